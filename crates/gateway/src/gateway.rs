@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Access, AccessError};
 use crate::archive::Archive;
 use crate::batches;
+use crate::bodies::Bodies;
 use crate::catalog::Models;
 use crate::config::{Config, ConfigError, Server, StoreConfig};
 use crate::error::chain;
@@ -170,6 +171,7 @@ impl Gateway {
             runs,
             archive,
             settings,
+            bodies: Bodies::default(),
             metrics: exported,
             started,
             draining,

@@ -34,6 +34,7 @@
 pub mod access;
 mod archive;
 mod batches;
+mod bodies;
 mod catalog;
 mod chat;
 mod class;

@@ -22,8 +22,8 @@ use crate::metrics::OpenStream;
 use crate::runs::Client;
 use crate::state::App;
 use crate::{
-    batches, chat, completions, decisions, embeddings, files, messages, models, moderations,
-    openapi, page, responses, tokens, unread,
+    batches, bodies, chat, completions, decisions, embeddings, files, messages, models,
+    moderations, openapi, page, responses, tokens, unread,
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -57,7 +57,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/v1/batches", post(batches::create).get(batches::list))
         .route("/v1/batches/{id}", get(batches::get))
         .route("/v1/batches/{id}/cancel", post(batches::cancel))
-        .layer(from_fn_with_state(app.clone(), read_body))
+        .layer(from_fn_with_state(app.clone(), bodies::read))
         .route("/v1/files", post(files::upload))
         .layer(from_fn_with_state(app.clone(), identify))
         .layer(from_fn(unread::read));
@@ -105,24 +105,6 @@ async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next)
         }
     }
     response
-}
-
-/// Reads the body up to its limit. An upload is read by its handler instead.
-async fn read_body(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let most = app.settings.max_body;
-    let (parts, body) = request.into_parts();
-    let declared = parts.headers.get("content-length").and_then(|value| value.to_str().ok());
-    if declared.and_then(|length| length.parse::<usize>().ok()).is_some_and(|length| length > most)
-    {
-        return ApiError::too_large(most).into_response();
-    }
-    let read = axum::body::to_bytes(body, most);
-    let body: Bytes = match tokio::time::timeout(app.settings.body_timeout, read).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(_)) => return ApiError::too_large(most).into_response(),
-        Err(_) => return ApiError::late_body().into_response(),
-    };
-    next.run(Request::from_parts(parts, Body::from(body))).await
 }
 
 fn caller(app: &App, headers: &HeaderMap) -> Result<Arc<Caller>, Denied> {

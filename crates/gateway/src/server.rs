@@ -1,5 +1,7 @@
 //! Connections: limits of number and time, TLS, and a drain that ends replies in order.
 
+mod quiet;
+
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -19,6 +21,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::quiet::Noted;
 use crate::config::Server;
 
 /// Maximum size of a request's headers, in bytes.
@@ -92,15 +95,23 @@ pub(crate) async fn serve<L: Listener>(
             () = drain.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let service = TowerToHyperService::new(routes.clone());
+        let (noted, requests) = Noted::new(routes.clone());
+        let service = TowerToHyperService::new(noted);
         let (builder, drain, kill) = (builder.clone(), drain.clone(), kill.clone());
         connections.spawn(async move {
             let io = TokioIo::new(Box::pin(Impatient::new(io, write_timeout, header_timeout)));
             let connection = builder.serve_connection_with_upgrades(io, service);
             tokio::pin!(connection);
+            let over = async {
+                tokio::select! {
+                    () = drain.cancelled() => {}
+                    () = requests.quiet(header_timeout) => {}
+                }
+            };
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
-                () = drain.cancelled() => {
+                // Requests in progress run to their end.
+                () = over => {
                     connection.as_mut().graceful_shutdown();
                     tokio::select! {
                         ended = connection.as_mut() => ended,

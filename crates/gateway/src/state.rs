@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::archive::Archive;
+use crate::bodies::Bodies;
 use crate::catalog::Models;
 use crate::config::Settings;
 use crate::metrics::Metrics;
@@ -22,6 +23,7 @@ pub(crate) struct App {
     /// Files and batches; `None` without a store.
     pub(crate) archive: Option<Arc<Archive>>,
     pub(crate) settings: Settings,
+    pub(crate) bodies: Bodies,
     pub(crate) metrics: Metrics,
     pub(crate) started: SystemTime,
     /// Canceled when the gateway drains.

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use nsbridge_gateway::access::Limits;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use crate::handler::{runs, said};
@@ -233,6 +235,35 @@ async fn the_body_of_many_prompts_is_not_kept_for_each_of_them() {
     assert_eq!(place.post(PATH, &ask, &[]).await.status, 200);
     let grown = resident().saturating_sub(before);
     assert!(grown < 128 << 20, "{} MiB for a body of 4 MiB", grown >> 20);
+}
+
+/// Answers the pings of an HTTP/2 connection and sends no request, until the server closes it.
+async fn ping_without_end(place: &Place) {
+    const PING: u8 = 6;
+    let mut stream = TcpStream::connect(place.address).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    // Empty settings.
+    stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    let mut head = [0; 9];
+    while stream.read_exact(&mut head).await.is_ok() {
+        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        if stream.read_exact(&mut payload).await.is_err() {
+            return;
+        }
+        if (head[3], head[4]) == (PING, 0) {
+            head[4] = 1;
+            let _ = stream.write_all(&[&head[..], &payload].concat()).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_only_answer_pings_leave_their_places() {
+    let place = Place::with(&format!("{STRICT}\nmax_connections = 2"), Limits::default()).await;
+    let start = Instant::now();
+    tokio::join!(ping_without_end(&place), ping_without_end(&place));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(place.get("/livez").await.status, 200);
 }
 
 /// Returns the resident memory of this process, in bytes.
