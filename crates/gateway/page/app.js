@@ -378,7 +378,7 @@ function takeModels(found) {
   const before = state.chat?.conversation.model || localStorage.getItem('nsbridge-model') || '';
   $('model').replaceChildren(...found.map(it => h('option', { value: it.id }, it.id)));
   if (found.some(it => it.id === before)) $('model').value = before;
-  $('model').disabled = found.length === 0;
+  $('model').hidden = found.length === 0;
   notice(null);
   if (state.chat) showPath();
 }

@@ -86,6 +86,11 @@ export async function dark_and_light_follow_the_system_and_the_switch({ Visit, a
   assert.equal(await light(), true);
   await page.click('#theme');
   assert.equal(await light(), false);
+  // The switch wins over the system.
+  await page.emulateMedia({ colorScheme: 'light' });
+  assert.equal(await light(), false);
+  await page.click('#theme');
+  assert.equal(await light(), true);
   await page.click('#language');
   await page.waitForSelector('#send:text("送信")');
   await page.reload();

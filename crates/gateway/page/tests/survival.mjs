@@ -85,7 +85,7 @@ export async function a_reply_that_the_gateway_lost_is_computed_again(world) {
   const node = await visit.checkWhole();
   await visit.checkGrowth();
   assert.equal(node.recomputed, 1);
-  await visit.page.waitForSelector('.state :text("computed again with the same seed")');
+  await visit.page.waitForSelector('.state :text("computed again, with the same seed")');
   await visit.close();
 }
 
