@@ -49,6 +49,7 @@ mod gateway;
 mod ids;
 mod judges;
 mod limits;
+mod memory;
 mod messages;
 mod metrics;
 mod models;

@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::archive::Archive;
-use crate::bodies::Bodies;
 use crate::catalog::Models;
 use crate::config::Settings;
+use crate::memory::Bodies;
 use crate::metrics::Metrics;
 use crate::runs::Runs;
 

@@ -48,7 +48,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     for suite in suites {
         say::step(&format!("outside {}", suite.name));
         let reported = Place::start(&binary, broker.url(), suite)
-            .and_then(|place| suite.run(&place))
+            .and_then(|place| suite.run(|command| place.tell(command), place.log()))
             .and_then(|report| judge(suite, &report));
         match reported {
             Ok(true) => {}

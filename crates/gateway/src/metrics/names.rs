@@ -81,7 +81,7 @@ pub(super) const TOKEN_BUCKETS: [f64; 11] =
 
 /// Codes of errors that requests are counted by; any other code counts as [`OTHER`], and those of
 /// workers come in addition.
-pub(super) const CODES: [&str; 38] = [
+pub(super) const CODES: [&str; 40] = [
     "bad_reply",
     "batch_not_cancellable",
     "broker_unavailable",
@@ -102,6 +102,7 @@ pub(super) const CODES: [&str; 38] = [
     "line_too_long",
     "missing_required_parameter",
     "model_not_found",
+    "no_worker",
     "not_found",
     "not_served",
     "previous_response_not_found",
@@ -118,6 +119,7 @@ pub(super) const CODES: [&str; 38] = [
     "too_many_batches",
     "too_many_files",
     "too_many_requests",
+    "too_many_uploads",
     "unknown_url",
     "unsupported_parameter",
 ];

@@ -89,7 +89,9 @@ async fn a_stream_that_fails_is_counted_by_its_code_and_logged_with_model_and_ke
     let body = json!({ "model": "words", "prompt": "Tuvalu", "max_tokens": 3, "stream": true });
     let failed = place.post("/v1/completions", &body, &[]).await;
     assert_eq!(failed.status, 200);
-    assert_eq!(failed.events()[0]["error"]["code"], "invalid_request_error");
+    let events = failed.events();
+    let error = events.iter().find(|event| event["error"].is_object()).unwrap();
+    assert_eq!(error["error"]["type"], "invalid_request_error", "{error}");
     let text = place.measured().await;
     let series = "nsbridge_gateway_replies_failed_total{code=\"invalid_request_error\"}";
     assert_eq!(value(&text, series), 1.0);

@@ -1,5 +1,6 @@
 //! Table of the suites, and the programs that run them.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::place::Place;
 use super::report::Report;
 use crate::cargo::{in_root, root, run, succeeds};
 use crate::{machine, say};
@@ -44,7 +44,7 @@ impl Suite {
 }
 
 /// All suites, in the order in which they run.
-pub(crate) const SUITES: [Suite; 8] = [
+pub(crate) const SUITES: [Suite; 7] = [
     Suite { embedders: &["text-embedding-3-small"], ..Suite::new("openai-npm", Tool::Npm) },
     Suite { models: &["storyteller"], ..Suite::new("langchain", Tool::Pip) },
     Suite {
@@ -56,7 +56,6 @@ pub(crate) const SUITES: [Suite; 8] = [
     Suite::new("codex", Tool::Npm),
     Suite::new("lm-eval", Tool::Pip),
     Suite::new("schemathesis", Tool::Pip),
-    Suite::new("guidellm", Tool::Pip),
     Suite {
         any_key: true,
         models: &["test", "gpt-3.5-turbo-instruct", "davinci-002", "gpt-4.1"],
@@ -70,13 +69,18 @@ impl Suite {
         root().join(FOLDER).join(self.name)
     }
 
-    /// Installs the packages of the suite, runs its program and returns the report.
+    /// Installs the packages of the suite, runs its program and returns the report. `tell` adds the
+    /// gateway's address to the command, and `log` is the path of its log.
     ///
     /// # Errors
     ///
     /// Returns an error if a package cannot be installed, or if the program fails, which it does not
     /// because of a test that fails.
-    pub(crate) fn run(&self, place: &Place) -> Result<Report> {
+    pub(crate) fn run(
+        &self,
+        tell: impl FnOnce(Command) -> Command,
+        log: impl Display,
+    ) -> Result<Report> {
         let target = root().join("target/outside");
         let room = target.join(self.name);
         fs::create_dir_all(&room).with_context(|| format!("making {}", room.display()))?;
@@ -94,8 +98,8 @@ impl Suite {
             .env("OUTSIDE_LEFT_OUT", self.folder().join("left-out.json"))
             .env("PYTHONPATH", root().join(FOLDER))
             .env("PYTHONDONTWRITEBYTECODE", "1");
-        let ran = run(place.tell(command))?;
-        ensure!(ran, "its program failed; it says why above, and the gateway in {}", place.log());
+        let ran = run(tell(command))?;
+        ensure!(ran, "its program failed; it says why above, and the gateway in {log}");
         Report::read(&report)
     }
 

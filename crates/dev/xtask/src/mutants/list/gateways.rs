@@ -44,7 +44,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // Another replica draws a seed of its own.
     Mutant {
         name: "seed-of-each-replica",
-        file: "crates/gateway/src/runs.rs",
+        file: "crates/gateway/src/runs/compute.rs",
         edits: &[(
             "ResumePoint::new(*id, *seed, *created_at, *expires_at)",
             "ResumePoint::new(*id, *seed ^ 1, *created_at, *expires_at)",
@@ -56,8 +56,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "retry-of-another-replica-is-new",
         file: "crates/gateway/src/runs/replicas.rs",
         edits: &[(
-            "Some(id) => self.elsewhere(id).await,",
-            "Some(id) => self.elsewhere(id).await.map(|_| None),",
+            "Ok(found.filter(|entry| entry.record.join == *join))",
+            "Ok(found.filter(|entry| entry.record.join != *join))",
         )],
         judge: Judge::Scenario("replica-takes-over", 1),
     },
