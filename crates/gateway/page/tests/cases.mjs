@@ -230,7 +230,7 @@ export async function errors_say_what_to_do({ Visit, assert }) {
   const { page } = visit;
   await visit.send('bear '.repeat(2000));
   const told = () => page.locator('.message.assistant .state').last().textContent();
-  assert.match(await told(), /longer than the model can read \(\d+ tokens\)\. Start a new one/);
+  assert.match(await told(), /longer than the model can read \([\d,]+ tokens\)\. Start a new one/);
   await page.click('#new');
   await page.selectOption('#model', 'nobody');
   await visit.send('Hello');
