@@ -30,6 +30,7 @@ export function sentence(error, node) {
   switch (error.code) {
     case 'invalid_api_key': return t('eKey');
     case 'model_not_found': return t('eModel', values);
+    case 'no_worker': return t('eWorker', values);
     case 'context_length_exceeded': {
       const most = /(\d+)\D*$/.exec(error.message)?.[1];
       return t('eLong', { most: most ? t('eLongMost', { n: number(Number(most)) }) : '' });
@@ -44,7 +45,7 @@ export function sentence(error, node) {
     default:
   }
   if (error.status === 429) return t('eLimit', values);
-  if (error.status === 503 || error.status === 502) return t('eBusy', values);
+  if (error.status === 503 || error.status === 502) return t('eBusy', { ...values, message: error.message });
   if (error.status >= 400 && error.status < 500) return t('eRequest', values);
   return t('eFailed', values);
 }

@@ -230,11 +230,14 @@ export async function errors_say_what_to_do({ Visit, assert }) {
   const { page } = visit;
   await visit.send('bear '.repeat(2000));
   const told = () => page.locator('.message.assistant .state').last().textContent();
-  assert.match(await told(), /longer than the model can read \(\d+ tokens\)\. Start a new one/);
+  assert.match(await told(), /longer than the model can read \([\d,]+ tokens\)\. Start a new one/);
   await page.click('#new');
   await page.selectOption('#model', 'nobody');
-  await visit.send('Hello');
-  assert.match(await told(), /No worker has served the model “nobody” yet/);
+  await visit.send('Hello', false);
+  await page.waitForSelector('.state :text("No worker has served the model “nobody” yet: start one")');
+  await page.keyboard.press('Escape');
+  await visit.ended();
+  assert.equal((await visit.last()).state, 'stopped');
   // A queue that is full for a moment: the request is sent again by itself.
   await page.click('#new');
   await visit.ready('tale-7m');

@@ -24,7 +24,7 @@ mkdirSync(out, { recursive: true });
 const system = new System({ binary, broker, root, smollm2 });
 const tale = path.join(root, 'examples/models/tale-7m'), draft = path.join(root, 'examples/models/tale-1m');
 await Promise.all([system.worker('tale', tale, draft), system.worker('slow', smollm2)]);
-const models = { 'tale-7m': { queue: 'tale', context: 512 }, SmolLM2: { queue: 'slow' }, nobody: { queue: 'nobody' } };
+const models = { 'tale-7m': { queue: 'tale', context: 1024 }, SmolLM2: { queue: 'slow' }, nobody: { queue: 'nobody' } };
 const [port, keyless, open] = [await freePort(), await freePort(), await freePort()];
 const gateways = {
   stored: system.gateway('stored', { port, models }),
