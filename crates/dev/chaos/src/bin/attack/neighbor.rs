@@ -1,5 +1,5 @@
-//! Well-behaved tenant: every 250 ms a request with a prompt of about 300 tokens, as in a chat, and
-//! every second a short request with a known reply.
+//! Well-behaved tenant: requests with a prompt of about 300 tokens, as in a chat, at a steady rate,
+//! and with every fourth one a short request with a known reply.
 
 use std::time::Duration;
 
@@ -13,7 +13,16 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::stage::Stage;
 use crate::verdict::Verdict;
 
+/// Shortest interval of requests.
 const EVERY: Duration = Duration::from_millis(250);
+
+/// Interval of requests as a multiple of the time that one takes on an idle worker. It keeps the
+/// tenant's own load at the same part of any machine: near saturation the time to first token grows
+/// with the length of the queue, whatever the worker does about attackers.
+const IDLE_PART: u32 = 3;
+
+/// Number of requests, one after another, that measure the time of one.
+const MEASURED: u32 = 8;
 
 /// Deadline of each request, which must hold under attack too.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,30 +40,48 @@ pub(crate) struct Neighbor {
     model: ModelName,
     tenant: Tenant,
     expected: String,
+    every: Duration,
 }
 
 impl Neighbor {
-    /// Connects, and submits one request for the reference text that all later replies must equal.
+    /// Connects, submits one request for the reference text that all later replies must equal, and
+    /// derives the interval of requests from the median time of one.
     pub(crate) async fn connect(stage: &Stage, tenant: &str) -> Result<Self> {
         let tenant: Tenant = tenant.parse()?;
         let client = stage.client(&tenant).await?;
         let model = stage.model.clone();
-        let mut neighbor = Self { client, model, tenant, expected: String::new() };
+        let mut neighbor = Self { client, model, tenant, expected: String::new(), every: EVERY };
         neighbor.expected = ask(neighbor.known()).await?.1;
+        let mut took = Vec::new();
+        for number in 0..MEASURED {
+            let began = Instant::now();
+            ask(neighbor.question(number, "measured")).await?;
+            took.push(began.elapsed());
+        }
+        took.sort();
+        let median = took.get(took.len() / 2).copied().unwrap_or_default();
+        neighbor.every = EVERY.max(median * IDLE_PART);
+        println!("the neighbor submits a request every {} ms", neighbor.every.as_millis());
         Ok(neighbor)
     }
 
-    /// Submits requests for `time`, without attackers.
-    pub(crate) async fn alone(&self, time: Duration, verdict: &Verdict) -> Result<()> {
-        self.ask_until(Instant::now() + time, false, verdict).await
+    /// Submits requests for `time`, without attackers. Prompts of another `phase` share no prefix.
+    pub(crate) async fn alone(&self, time: Duration, phase: &str, verdict: &Verdict) -> Result<()> {
+        self.ask_until(Instant::now() + time, phase, false, verdict).await
     }
 
     /// Submits requests under attack.
     pub(crate) async fn beside(&self, until: Instant, verdict: &Verdict) -> Result<()> {
-        self.ask_until(until, true, verdict).await
+        self.ask_until(until, "attacked", true, verdict).await
     }
 
-    async fn ask_until(&self, until: Instant, attacked: bool, verdict: &Verdict) -> Result<()> {
+    async fn ask_until(
+        &self,
+        until: Instant,
+        phase: &str,
+        attacked: bool,
+        verdict: &Verdict,
+    ) -> Result<()> {
         let (mut asked, mut known) = (JoinSet::new(), JoinSet::new());
         let mut next = Instant::now();
         for number in 0.. {
@@ -62,8 +89,8 @@ impl Neighbor {
                 break;
             }
             sleep_until(next).await;
-            next += EVERY;
-            asked.spawn(ask(self.question(number, attacked)));
+            next += self.every;
+            asked.spawn(ask(self.question(number, phase)));
             if number % KNOWN_EVERY == 0 {
                 known.spawn(ask(self.known()));
             }
@@ -87,15 +114,15 @@ impl Neighbor {
             }
         }
         // Lets the engine finish earlier requests first.
-        sleep(EVERY).await;
+        sleep(self.every).await;
         Ok(())
     }
 
     /// Returns a request whose prompt shares no prefix with another, so the prefix cache has
     /// nothing of it.
-    fn question(&self, number: u32, attacked: bool) -> (Client, Request<serde_json::Value>) {
+    fn question(&self, number: u32, phase: &str) -> (Client, Request<serde_json::Value>) {
         let sentence = "クマが海辺に行って、小さな貝をひとつ見つけました。";
-        self.ask(&format!("{number}{attacked}: {}", sentence.repeat(SENTENCES)))
+        self.ask(&format!("{number}{phase}: {}", sentence.repeat(SENTENCES)))
     }
 
     fn known(&self) -> (Client, Request<serde_json::Value>) {
