@@ -1138,6 +1138,15 @@ class Command(unittest.TestCase):
         head, _, root = worker.open_request(self.link.sent[copy], KEY)
         return Attempt(root=root, request_id=head.id)
 
+    def second_copy_is_answered(self, link):
+        """Steps of a script: the second copy is due, and a worker answers it."""
+        self.now = 26.0
+        yield False
+        b = self.attempt(1)
+        for frame in (b.open, b.data(0, WORDS), b.finish(WORDS)):
+            link.take(frame, "b")
+        yield False
+
     def test_c6_the_command_asks_again_and_shows_each_piece_once(self):
         def script(link):
             a = self.attempt(0)
@@ -1149,12 +1158,7 @@ class Command(unittest.TestCase):
             yield False
             link.trouble = None
             yield True
-            self.now = 26.0
-            yield False
-            b = self.attempt(1)
-            for frame in (b.open, b.data(0, WORDS), b.finish(WORDS)):
-                link.take(frame, "b")
-            yield False
+            yield from self.second_copy_is_answered(link)
 
         code, out, err = self.ask(script)
         self.assertEqual((code, out), (0, "w0 w1 w2 w3 w4 w5 \n"))
@@ -1167,12 +1171,7 @@ class Command(unittest.TestCase):
     def test_every_copy_of_a_bulk_request_is_bulk(self):
         def script(link):
             yield False
-            self.now = 26.0
-            yield False
-            b = self.attempt(1)
-            for frame in (b.open, b.data(0, WORDS), b.finish(WORDS)):
-                link.take(frame, "b")
-            yield False
+            yield from self.second_copy_is_answered(link)
 
         for options, bulk in (((), False), (("--bulk",), True)):
             code, _, _ = self.ask(script, unconfirmed=1, options=options)

@@ -6,7 +6,7 @@ import { askKey, askSettings } from './dialogs.js';
 import { isOpen, replay } from './reply.js';
 import { exported, importText, listConversations, open, put, removeConversation } from './store.js';
 import { fill, getLanguage, setLanguage, t } from './text.js';
-import { fillEmpty, grow, h, MessageView, sentence } from './view.js';
+import { fillEmpty, grow, h, isComposing, MessageView, sentence } from './view.js';
 
 const $ = id => document.getElementById(id);
 const state = { chat: null, models: [], views: new Map(), busy: false, pinned: true, isStored: true };
@@ -246,15 +246,14 @@ composer.addEventListener('input', () => {
   showButtons();
 });
 composer.addEventListener('keydown', event => {
-  // Enter that ends a composition of an input method sends nothing; Safari reports it as key 229.
-  if (event.isComposing || event.keyCode === 229) return;
+  if (isComposing(event)) return;
   if (event.key === 'Enter' && !event.shiftKey) {
     event.preventDefault();
     sendComposed();
   }
 });
 document.addEventListener('keydown', event => {
-  if (event.isComposing || event.keyCode === 229) return;
+  if (isComposing(event)) return;
   const inField = event.target.closest?.('input, textarea, select');
   if (event.key === 'Escape') {
     if (document.body.classList.contains('side')) closeSide();

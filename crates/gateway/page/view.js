@@ -234,7 +234,7 @@ export class MessageView {
       close();
     };
     field.addEventListener('keydown', event => {
-      if (event.isComposing || event.keyCode === 229) return;
+      if (isComposing(event)) return;
       if (event.key === 'Enter' && !event.shiftKey) {
         event.preventDefault();
         send();
@@ -252,6 +252,11 @@ export class MessageView {
     grow(field);
     field.focus();
   }
+}
+
+/** Returns true for a key of an input method. The Enter that ends its composition sends nothing; Safari reports it as key 229. */
+export function isComposing(event) {
+  return event.isComposing || event.keyCode === 229;
 }
 
 // Makes a field as high as its text.

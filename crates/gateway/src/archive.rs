@@ -7,7 +7,7 @@ mod draft;
 pub(crate) mod file;
 mod lines;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -26,6 +26,7 @@ pub(crate) use self::lines::{Line, Lines};
 use crate::config::BatchConfig;
 use crate::error::{ApiError, Result};
 use crate::ids;
+use crate::semaphores::{Semaphores, kib};
 use crate::store::{Edit, Kind, Store, Unstored};
 
 /// Size of a chunk of a file, in bytes.
@@ -53,22 +54,13 @@ pub(crate) struct Archive {
     files: Mutex<BTreeMap<Uuid, File>>,
     batches: Mutex<BTreeMap<Uuid, Arc<Batch>>>,
     /// Permits of the lines that run: of all tenants by model, and of each tenant by model.
-    permits: Mutex<Permits>,
+    permits: Semaphores<(Option<Tenant>, ModelName)>,
     uploads: Arc<Semaphore>,
-    /// Limits of each tenant.
-    shares: Mutex<HashMap<Tenant, Share>>,
+    uploads_of: Semaphores<Tenant>,
+    /// KiB of each tenant's lines in memory.
+    memory: Semaphores<Tenant>,
     /// Tasks of the batches.
     pub(crate) tasks: TaskTracker,
-}
-
-type Permits = HashMap<(Option<Tenant>, ModelName), Arc<Semaphore>>;
-
-/// Limits of a tenant.
-#[derive(Clone)]
-struct Share {
-    uploads: Arc<Semaphore>,
-    /// KiB of lines in memory.
-    memory: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Archive {
@@ -93,9 +85,10 @@ impl Archive {
             limits,
             files: Mutex::new(whole.into_iter().collect()),
             batches: Mutex::new(batches.collect()),
-            permits: Mutex::default(),
+            permits: Semaphores::new(limits.lines),
             uploads: Arc::new(Semaphore::new(UPLOADS[0])),
-            shares: Mutex::default(),
+            uploads_of: Semaphores::new(UPLOADS[1]),
+            memory: Semaphores::new(LINES_KIB),
             tasks: TaskTracker::new(),
         })
     }
@@ -160,12 +153,12 @@ impl Archive {
     ///
     /// Returns an error if it cannot be stored, or if the tenant has too many.
     pub(crate) async fn add(&self, record: BatchRecord) -> Result<Arc<Batch>> {
-        if self.batches(&record.tenant).len() >= MOST {
+        let own = self.batches(&record.tenant);
+        if own.len() >= MOST {
             let message = format!("this tenant has {MOST} batches, which are the most");
             return Err(ApiError::bad_request(message).coded("too_many_batches"));
         }
-        let of = |batch: &&Arc<Batch>| batch.record().tenant == record.tenant;
-        if self.unfinished().iter().filter(of).count() >= UNFINISHED {
+        if own.iter().filter(|batch| !batch.status().is_end()).count() >= UNFINISHED {
             let message = format!(
                 "{UNFINISHED} batches of this tenant have not ended, which are the most: wait for \
                  one, or cancel one"
@@ -271,15 +264,10 @@ impl Archive {
     /// Returns an error if the gateway ends.
     pub(crate) async fn turn(&self, tenant: &Tenant, model: &ModelName) -> Result<Turn> {
         let closed = |_| ApiError::internal("the gateway ends");
-        let own = self.permits(Some(tenant), model).acquire_owned().await.map_err(closed)?;
-        let all = self.permits(None, model).acquire_owned().await.map_err(closed)?;
+        let permits = |tenant| self.permits.of((tenant, model.clone())).acquire_owned();
+        let own = permits(Some(tenant.clone())).await.map_err(closed)?;
+        let all = permits(None).await.map_err(closed)?;
         Ok(Turn { _own: own, _all: all })
-    }
-
-    fn permits(&self, tenant: Option<&Tenant>, model: &ModelName) -> Arc<Semaphore> {
-        let mut permits = self.permits.lock();
-        let new = || Arc::new(Semaphore::new(self.limits.lines));
-        permits.entry((tenant.cloned(), model.clone())).or_insert_with(new).clone()
     }
 
     /// Waits for the memory of the next line of a file. [`Room::fit`] gives back what the line does
@@ -296,18 +284,9 @@ impl Archive {
     ) -> Result<Room, Unstored> {
         let bytes = self.files.lock().get(&file).map_or(0, |file| file.bytes);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(longest);
-        let kib = (bytes / 1024 + 1).min(LINES_KIB);
-        let memory = self.share(tenant).memory;
-        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-        memory.acquire_many_owned(kib).await.map(Room).map_err(|_| Unstored)
-    }
-
-    fn share(&self, tenant: &Tenant) -> Share {
-        let new = || Share {
-            uploads: Arc::new(Semaphore::new(UPLOADS[1])),
-            memory: Arc::new(Semaphore::new(LINES_KIB)),
-        };
-        self.shares.lock().entry(tenant.clone()).or_insert_with(new).clone()
+        let memory = self.memory.of(tenant.clone());
+        let room = memory.acquire_many_owned(kib(bytes, LINES_KIB)).await;
+        room.map(Room).map_err(|_| Unstored)
     }
 
     /// Returns a reader of the lines of a file. A file that was deleted has none.
@@ -341,8 +320,8 @@ pub(crate) struct Room(OwnedSemaphorePermit);
 impl Room {
     /// Gives back what a line of this size does not need.
     pub(crate) fn fit(&mut self, bytes: usize) {
-        let surplus = self.0.num_permits().saturating_sub(bytes / 1024 + 1);
-        drop(self.0.split(surplus));
+        let held = self.0.num_permits();
+        drop(self.0.split(held - kib(bytes, held) as usize));
     }
 }
 

@@ -1,22 +1,13 @@
 //! Class of a request in its queue, and the service tiers that clients ask for.
 
 use nsbridge_client::Request;
-use serde::{Deserialize, Serialize};
 
-use crate::access::{Caller, Priority};
+use crate::access::Caller;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 
-/// Class of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Class {
-    /// Request of a client that waits.
-    #[default]
-    Interactive,
-    /// Request that runs when workers have time, such as a line of a batch.
-    Bulk,
-}
+/// Class of a request: that of its API key, or a lower one that it asks for.
+pub(crate) use crate::access::Priority as Class;
 
 /// Service tier that a request asks for in its field `service_tier`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,10 +25,7 @@ impl Class {
     /// Returns the class of a caller's request that asks for this tier. A key of bulk requests has no
     /// others.
     pub(crate) fn of(caller: &Caller, tier: Tier) -> Self {
-        match (caller.priority, tier) {
-            (Priority::Bulk, _) | (Priority::Interactive, Tier::Flex) => Self::Bulk,
-            (Priority::Interactive, Tier::Unnamed | Tier::Default) => Self::Interactive,
-        }
+        if tier == Tier::Flex { Self::Bulk } else { caller.priority }
     }
 
     /// Returns the name of the tier that serves the class.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use nsbridge_client::{Error, ErrorCode};
+use nsbridge_handler::chain;
 use nsbridge_protocol::NO_ROOM;
 use serde_json::{Value, json};
 
@@ -289,20 +290,6 @@ impl ApiError {
             _ => internal(format!("no worker could open the request: {code}")),
         }
     }
-}
-
-/// Formats an error and its causes in one line. A cause that the line ends with is left out.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let words = cause.to_string();
-        if !line.ends_with(&words) {
-            line = format!("{line}: {words}");
-        }
-        next = cause.source();
-    }
-    line
 }
 
 /// Error of a reply that no worker began. A worker may be there later.

@@ -63,6 +63,7 @@ mod routes;
 mod run;
 mod runs;
 mod sampling;
+mod semaphores;
 mod server;
 mod shared;
 mod sse;

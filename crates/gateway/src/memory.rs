@@ -1,12 +1,11 @@
 //! Memory for bodies of requests, which API keys share.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::ApiKeyId;
+use crate::semaphores::{Semaphores, kib};
 
 /// Memory for the bodies of all requests while they arrive, and for those of one API key, in KiB. A
 /// key that sends slowly leaves memory to the others.
@@ -16,12 +15,12 @@ const MEMORY: [usize; 2] = [256 << 10, 64 << 10];
 #[derive(Debug)]
 pub(crate) struct Bodies {
     all: Arc<Semaphore>,
-    keys: Mutex<HashMap<ApiKeyId, Arc<Semaphore>>>,
+    keys: Semaphores<ApiKeyId>,
 }
 
 impl Default for Bodies {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(MEMORY[0])), keys: Mutex::default() }
+        Self { all: Arc::new(Semaphore::new(MEMORY[0])), keys: Semaphores::new(MEMORY[1]) }
     }
 }
 
@@ -32,12 +31,8 @@ impl Bodies {
         key: ApiKeyId,
         bytes: usize,
     ) -> Option<[OwnedSemaphorePermit; 2]> {
-        let kib = u32::try_from((bytes / 1024 + 1).min(MEMORY[1])).ok()?;
-        let own = {
-            let new = || Arc::new(Semaphore::new(MEMORY[1]));
-            self.keys.lock().entry(key).or_insert_with(new).clone()
-        };
-        let own = own.acquire_many_owned(kib).await.ok()?;
+        let kib = kib(bytes, MEMORY[1]);
+        let own = self.keys.of(key).acquire_many_owned(kib).await.ok()?;
         let all = self.all.clone().acquire_many_owned(kib).await.ok()?;
         Some([own, all])
     }

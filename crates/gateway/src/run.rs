@@ -25,6 +25,15 @@ pub(crate) struct RawPiece {
     pub(crate) json: Box<RawValue>,
 }
 
+impl RawPiece {
+    /// Returns the size of the piece in memory, in bytes.
+    fn bytes(&self) -> usize {
+        /// Parsed piece and its allocations.
+        const PIECE: usize = 256;
+        PIECE + 2 * self.json.get().len()
+    }
+}
+
 impl<'de> Deserialize<'de> for RawPiece {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let json = Box::<RawValue>::deserialize(deserializer)?;
@@ -66,8 +75,6 @@ pub(crate) struct Run {
     changes: watch::Sender<u64>,
     /// Number of connections that read the reply.
     readers: AtomicUsize,
-    /// Number of pieces that an earlier computation had.
-    restored: AtomicUsize,
     /// True if the reply goes on without readers.
     background: bool,
     /// Class of the request in its queue.
@@ -80,6 +87,10 @@ pub(crate) struct Run {
 #[derive(Default)]
 struct Log {
     pieces: Vec<Arc<RawPiece>>,
+    /// Number of the pieces that an earlier computation had.
+    restored: usize,
+    /// Size of the pieces in memory, in bytes.
+    bytes: usize,
     /// Number of times at which pieces were withdrawn.
     restarts: u32,
     /// True if the worker differs from the one whose pieces clients of another replica have.
@@ -91,6 +102,15 @@ struct Log {
     /// Number of attempts that produced the pieces.
     attempts: u32,
     ending: Option<Ending>,
+}
+
+impl Log {
+    /// Withdraws the pieces from this number on.
+    fn truncate(&mut self, kept: usize) {
+        let withdrawn = self.pieces.drain(kept.min(self.pieces.len())..);
+        self.bytes -= withdrawn.map(|piece| piece.bytes()).sum::<usize>();
+        self.restored = self.restored.min(kept);
+    }
 }
 
 impl fmt::Debug for Log {
@@ -116,7 +136,6 @@ impl Run {
             log: Mutex::default(),
             changes: watch::Sender::new(0),
             readers: AtomicUsize::new(0),
-            restored: AtomicUsize::new(0),
             background,
             cancel: CancellationToken::new(),
             released: AtomicBool::new(false),
@@ -136,8 +155,8 @@ impl Run {
         fingerprint: Option<Fingerprint>,
         ending: Option<Ending>,
     ) {
-        self.restored.store(pieces.len(), Ordering::SeqCst);
         let mut log = self.log.lock();
+        (log.restored, log.bytes) = (pieces.len(), pieces.iter().map(|piece| piece.bytes()).sum());
         log.attempts = u32::from(!pieces.is_empty());
         (log.pieces, log.fingerprint, log.ending) = (pieces, fingerprint, ending);
     }
@@ -171,6 +190,7 @@ impl Run {
                         if log.revision.is_none() {
                             log.revision = reply.revision();
                         }
+                        log.bytes += piece.bytes();
                         log.pieces.push(piece.clone());
                         log.pieces.len() - 1
                     };
@@ -178,7 +198,7 @@ impl Run {
                 }
                 Some(Ok(Event::Restarted { kept })) => {
                     let mut log = self.log.lock();
-                    log.pieces.truncate(kept);
+                    log.truncate(kept);
                     log.restarts += 1;
                     drop(log);
                     told(Change::Restarted { kept });
@@ -256,16 +276,13 @@ impl Run {
     /// count.
     pub(crate) fn received(&self) -> u64 {
         let log = self.log.lock();
-        let new = log.pieces.get(self.restored.load(Ordering::SeqCst)..).unwrap_or_default();
+        let new = log.pieces.get(log.restored..).unwrap_or_default();
         new.iter().filter(|piece| !piece.piece.prompt).count() as u64
     }
 
     /// Returns the size of the pieces in memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        /// Parsed piece and its allocations.
-        const PIECE: usize = 256;
-        let log = self.log.lock();
-        log.pieces.iter().map(|piece| PIECE + 2 * piece.json.get().len()).sum()
+        self.log.lock().bytes
     }
 
     /// Returns a reader of the whole reply. A run that is not in the background is canceled when its
@@ -358,5 +375,34 @@ impl Drop for Reader {
         if last && !self.run.background && self.run.ending().is_none() {
             self.run.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use nsbridge_protocol::{RequestId, Uuid};
+
+    use super::{Class, RawPiece, Run};
+
+    #[test]
+    fn what_a_worker_withdraws_neither_takes_memory_nor_counts_as_restored() {
+        let id = RequestId(Uuid::from_u128(1));
+        let run = Run::new(id, SystemTime::now(), false, Class::default());
+        let piece = || -> Arc<RawPiece> {
+            Arc::new(serde_json::from_str(r#"{"token": 1, "text": "a"}"#).unwrap())
+        };
+        run.restore(vec![piece(), piece(), piece()], None, None);
+        let three = run.bytes();
+        assert_eq!(run.received(), 0);
+        run.log.lock().truncate(1);
+        assert_eq!((run.received(), run.bytes() * 3), (0, three));
+        // The next worker computes the second piece again.
+        run.log.lock().pieces.push(piece());
+        assert_eq!(run.received(), 1);
+        run.log.lock().truncate(9);
+        assert_eq!(run.received(), 1);
     }
 }

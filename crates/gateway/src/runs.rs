@@ -134,7 +134,24 @@ impl Runs {
         let named = client.idempotency_key.is_some();
         // A client tells that it tries again, and not which of its equal requests was refused.
         let repeats = named || client.retries && !self.known.lock().was_refused(&join);
-        let begun = self.start_or_join(kind, ask, caller, client, body, (join, content), repeats);
+        let tokens = ask.tokens;
+        let begun = async {
+            let repeated = if repeats { self.joined(&join).await? } else { None };
+            if let Some(entry) = repeated {
+                return self.repeat(&entry, caller, tokens, content).await;
+            }
+            let reservation = self.reserve(caller, tokens)?;
+            let body = body_to_keep(kind, body);
+            let record = self.record(kind, ask, caller, (join, content), body)?;
+            match self.add(record, named) {
+                Ok(entry) => self.begin(&entry, reservation, client.trace).await,
+                // Another connection began it in the meantime.
+                Err(entry) => {
+                    drop(reservation);
+                    self.repeat(&entry, caller, tokens, content).await
+                }
+            }
+        };
         let begun = begun.await;
         if begun.is_err() && !named {
             self.known.lock().refuse(join);
@@ -142,25 +159,18 @@ impl Runs {
         begun
     }
 
-    /// Joins the reply of this hash if there is one and the request `repeats`, else starts one.
-    #[expect(clippy::too_many_arguments, reason = "one caller, which has all of them")]
-    async fn start_or_join(
-        self: &Arc<Self>,
+    /// Returns the record of a new request: under the hash of its retries and that of its content,
+    /// with the body that is kept.
+    fn record(
+        &self,
         kind: &str,
         ask: Ask,
         caller: &Caller,
-        client: &Client,
-        body: &[u8],
         (join, content): ([u8; 32], [u8; 32]),
-        repeats: bool,
-    ) -> Result<(Arc<Run>, Reader)> {
-        let repeated = if repeats { self.joined(&join).await? } else { None };
-        if let Some(entry) = repeated {
-            return self.repeat(&entry, caller, ask.tokens, content).await;
-        }
-        let reservation = self.reserve(caller, ask.tokens)?;
+        body: String,
+    ) -> Result<Record> {
         let now = SystemTime::now();
-        let record = Record {
+        Ok(Record {
             kind: kind.to_owned(),
             id: RequestId(Uuid::now_v7()),
             seed: match ask.seed {
@@ -173,7 +183,7 @@ impl Runs {
             tenant: caller.tenant.clone(),
             key: caller.id.to_string(),
             input: ask.input,
-            body: body_to_keep(kind, body),
+            body,
             join,
             content,
             background: ask.background,
@@ -181,17 +191,7 @@ impl Runs {
             tokens: ask.tokens,
             of_batch: false,
             class: ask.class,
-        };
-        let named = client.idempotency_key.is_some();
-        let entry = match self.add(record, named) {
-            Ok(entry) => entry,
-            // Another connection began it in the meantime.
-            Err(entry) => {
-                drop(reservation);
-                return self.repeat(&entry, caller, ask.tokens, content).await;
-            }
-        };
-        self.begin(&entry, reservation, client.trace).await
+        })
     }
 
     /// Joins a reply that the request repeats.

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::class::Class;
 use crate::error::ApiError;
-use crate::limits::prompt_tokens;
+use crate::limits::{prompt_bytes, prompt_tokens};
 use crate::run::{Change, Ending, RawPiece};
 
 pub(crate) use self::objects::{Edit, Kind, Unstored};
@@ -86,11 +86,8 @@ impl Record {
     pub(crate) fn bytes(&self) -> usize {
         /// Record with its allocations.
         const RECORD: usize = 2048;
-        let messages: usize =
-            self.input.messages.iter().map(nsbridge_client::ChatMessage::bytes).sum();
-        let prompt = self.input.prompt.as_ref().map_or(0, String::len);
         let ids = 4 * self.input.prompt_token_ids.len();
-        RECORD + self.body.len() + messages + prompt + ids
+        RECORD + self.body.len() + prompt_bytes(&self.input) + ids
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -79,7 +79,7 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
         command.env("NSBRIDGE_BENCH_SMOLLM2", machine::models::smollm2()?);
     }
     if suite == "gateway" {
-        command.env("NSBRIDGE_BENCH_NSBRIDGE", program(cargo)?);
+        command.env("NSBRIDGE_BENCH_NSBRIDGE", cargo.release()?);
     }
     if let Some(broker) = &broker {
         command = broker.tell(command);
@@ -89,13 +89,6 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
     ensure!(done, "the suite `{suite}` failed");
     say::line(&table(&figures(&written)?));
     Ok(())
-}
-
-/// Builds the program `nsbridge` and returns its path.
-fn program(cargo: &Cargo) -> Result<PathBuf> {
-    let build = cargo.command(&["build", "--release", "--package", "nsbridge-cli"]);
-    ensure!(cargo::run(build)?, "the program `nsbridge` does not build");
-    Ok(cargo.target_dir().join("release/nsbridge"))
 }
 
 /// Compares the suite with `binary`, the same suite built from another commit.

@@ -100,6 +100,17 @@ impl Cargo {
         Ok(all.join(","))
     }
 
+    /// Builds the command `nsbridge` for release and returns its path.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it does not build.
+    pub(crate) fn release(&self) -> Result<PathBuf> {
+        let build = self.command(&["build", "--release", "--package", "nsbridge-cli"]);
+        ensure!(run(build)?, "the command nsbridge does not build");
+        Ok(self.target_dir().join("release/nsbridge"))
+    }
+
     /// Returns true if cargo has this subcommand.
     pub(crate) fn has(&self, subcommand: &str) -> bool {
         succeeds(self.command(&[subcommand, "--version"]))
@@ -130,6 +141,13 @@ pub(crate) fn in_root(program: impl AsRef<OsStr>) -> Command {
 pub(crate) fn succeeds(mut command: Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())
+}
+
+/// Returns true if this program is installed: if it tells its version.
+pub(crate) fn has(program: impl AsRef<OsStr>) -> bool {
+    let mut command = Command::new(program);
+    command.arg("--version");
+    succeeds(command)
 }
 
 /// Runs a command and returns true if it succeeds.

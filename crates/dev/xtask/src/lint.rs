@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{self, Cargo, in_root, root, succeeds};
+use crate::cargo::{self, Cargo, in_root, root};
 use crate::cuda;
 use crate::machine::cuda::Toolkit;
 use crate::{alerts, api, boards, prose, say};
@@ -21,25 +21,18 @@ pub(crate) fn run(cargo: &Cargo) -> Result<()> {
             failed.push(name);
         }
     }
-    say::step("prose");
-    if let Err(wrong) = prose::check() {
-        say::line(&format!("{wrong:#}"));
-        failed.push("prose");
-    }
-    say::step("alerts");
-    if let Err(wrong) = alerts::check() {
-        say::line(&format!("{wrong:#}"));
-        failed.push("alerts");
-    }
-    say::step("boards");
-    if let Err(wrong) = boards::run(false) {
-        say::line(&format!("{wrong:#}"));
-        failed.push("boards");
-    }
-    say::step("api");
-    if let Err(changed) = api::run(cargo, false) {
-        say::line(&format!("{changed:#}"));
-        failed.push("api");
+    let own: [(&str, &dyn Fn() -> Result<()>); 4] = [
+        ("prose", &prose::check),
+        ("alerts", &alerts::check),
+        ("boards", &|| boards::run(false)),
+        ("api", &|| api::run(cargo, false)),
+    ];
+    for (name, check) in own {
+        say::step(name);
+        if let Err(wrong) = check() {
+            say::line(&format!("{wrong:#}"));
+            failed.push(name);
+        }
     }
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
@@ -115,10 +108,8 @@ fn python_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 
 /// Returns the checks whose tool is installed and whose configuration file exists.
 fn optional(cargo: &Cargo) -> Vec<(&'static str, Command)> {
-    let mut typos = in_root("typos");
-    typos.arg("--version");
     let tools = [
-        ("typos", succeeds(typos), Some(".typos.toml"), in_root("typos")),
+        ("typos", cargo::has("typos"), Some(".typos.toml"), in_root("typos")),
         ("deny", cargo.has("deny"), Some(".deny.toml"), cargo.command(&["deny", "check"])),
         ("machete", cargo.has("machete"), None, cargo.command(&["machete"])),
     ];

@@ -8,11 +8,10 @@ mod python;
 pub(crate) mod rabbitmq;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::cargo::{root, succeeds};
+use crate::cargo::{has, root};
 use crate::say;
 
 /// Python interpreters for the tests.
@@ -66,9 +65,7 @@ pub(crate) fn faketime() -> Result<()> {
 ///
 /// Returns an error if the tool is missing and may not be installed.
 pub(crate) fn promtool() -> Result<()> {
-    let mut command = Command::new("promtool");
-    command.arg("--version");
-    if !succeeds(command) {
+    if !has("promtool") {
         apt::install("promtool", &["prometheus"])?;
     }
     Ok(())

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail, ensure};
 
 use crate::broker::Broker;
-use crate::cargo::{self, Cargo};
+use crate::cargo::Cargo;
 use crate::{machine, say};
 
 use place::Place;
@@ -39,9 +39,11 @@ pub(crate) struct Arguments {
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     let suites = selected(&arguments.suites)?;
     machine::rabbitmq::ready()?;
-    let binary = match &arguments.binary {
-        Some(file) => std::path::absolute(file)?,
-        None => build(cargo)?,
+    let binary = if let Some(file) = &arguments.binary {
+        std::path::absolute(file)?
+    } else {
+        say::step("the nsbridge command, for release");
+        cargo.release()?
     };
     let broker = Broker::start(cargo)?;
     let mut failed = Vec::new();
@@ -77,14 +79,6 @@ fn selected(names: &[String]) -> Result<Vec<&'static Suite>> {
         suites.push(suite);
     }
     Ok(suites)
-}
-
-/// Builds the `nsbridge` command for release and returns its path.
-fn build(cargo: &Cargo) -> Result<PathBuf> {
-    say::step("the nsbridge command, for release");
-    let command = cargo.command(&["build", "--release", "--package", "nsbridge-cli"]);
-    ensure!(cargo::run(command)?, "the nsbridge command does not build");
-    Ok(cargo.target_dir().join("release/nsbridge"))
 }
 
 /// Compares a report with the list of the suite, writes the result and returns true if it is good.

@@ -123,7 +123,7 @@ impl Archive {
             ApiError::unavailable("too many files are uploaded now", after)
                 .coded("too_many_uploads")
         };
-        let own = self.share(&file.tenant).uploads.try_acquire_owned().map_err(busy)?;
+        let own = self.uploads_of.of(file.tenant.clone()).try_acquire_owned().map_err(busy)?;
         let all = self.uploads.clone().try_acquire_owned().map_err(busy)?;
         let left = self.room(&file.tenant)?;
         let most = left.min(self.limits.max_file);

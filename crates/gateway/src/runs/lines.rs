@@ -60,27 +60,14 @@ impl Runs {
                 _ => return self.join(&entry, caller, ask.tokens).await,
             }
         };
-        let record = Record {
-            kind: kind.to_owned(),
-            id: derived.id,
-            seed: ask.seed.unwrap_or(self.derived(kind, line, 0).seed),
-            created_at: now,
-            expires_at: line.until.min(now + self.times.timeout),
-            model: ask.model,
-            tenant: caller.tenant.clone(),
-            key: caller.id.to_string(),
-            input: ask.input,
-            // Replies to lines are not read by their ids.
-            body: String::new(),
-            join: derived.join,
-            content: *blake3::keyed_hash(&self.hash_key, body).as_bytes(),
-            background: false,
-            clients: 0,
-            tokens: ask.tokens,
-            of_batch: true,
-            class: ask.class,
-        };
         let reservation = self.reserve(caller, ask.tokens)?;
+        let seed = ask.seed.unwrap_or(self.derived(kind, line, 0).seed);
+        let content = *blake3::keyed_hash(&self.hash_key, body).as_bytes();
+        let ask = Ask { seed: Some(seed), background: false, ..ask };
+        // Replies to lines are not read by their ids.
+        let record = self.record(kind, ask, caller, (derived.join, content), String::new())?;
+        let expires_at = line.until.min(record.expires_at);
+        let record = Record { id: derived.id, expires_at, of_batch: true, ..record };
         let (Ok(entry) | Err(entry)) = self.add(record, false);
         self.begin(&entry, reservation, client.trace).await
     }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo::{in_root, run, succeeds};
+use crate::cargo::{has, in_root, run, succeeds};
 use crate::say;
 
 const SCRIPT: &str = include_str!("install.sh");
@@ -53,10 +53,4 @@ fn as_root() -> Option<Command> {
         command.arg("-n");
         command
     })
-}
-
-fn has(program: &str) -> bool {
-    let mut command = Command::new(program);
-    command.arg("--version");
-    succeeds(command)
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::apt;
-use crate::cargo::{root, run, succeeds};
+use crate::cargo::{has, root, run, succeeds};
 use crate::say;
 
 /// Variable that names Chromium, or a browser that is built from it.
@@ -37,14 +37,24 @@ pub(crate) struct Browser {
 ///
 /// Returns an error with what to install if something is missing and may not be installed.
 pub(crate) fn ready(target: &Path) -> Result<Browser> {
+    node()?;
+    Ok(Browser { chromium: chromium()?, packages: packages(target)? })
+}
+
+/// Makes sure that Node.js and npm are installed.
+///
+/// # Errors
+///
+/// Returns an error with what to install if one of them is missing or too old.
+pub(crate) fn node() -> Result<()> {
     let mut node = Command::new("node");
     node.args(["-e", NEW_ENOUGH]);
     ensure!(
         succeeds(node) && has("npm"),
-        "the tests of the chat page need Node.js 20 or later with npm: install them, and put \
-         `node` and `npm` into the path"
+        "this needs Node.js 20 or later with npm: install them, and put `node` and `npm` into the \
+         path"
     );
-    Ok(Browser { chromium: chromium()?, packages: packages(target)? })
+    Ok(())
 }
 
 fn chromium() -> Result<PathBuf> {
@@ -64,12 +74,6 @@ fn which(name: &str) -> PathBuf {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&folders).map(|folder| folder.join(name));
     found.into_iter().find(|path| path.is_file()).unwrap_or_else(|| name.into())
-}
-
-fn has(program: impl AsRef<std::ffi::OsStr>) -> bool {
-    let mut command = Command::new(program);
-    command.arg("--version");
-    succeeds(command)
 }
 
 /// Installs the packages of the list, as the lock file pins them, unless they are there.

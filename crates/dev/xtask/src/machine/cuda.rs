@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::{find_or_install, python};
-use crate::cargo::{Cargo, root, run, succeeds};
+use crate::cargo::{Cargo, has, root, run};
 
 /// Commit of CUTLASS that candle-flash-attn requires. The wheel in the requirements has its
 /// headers.
@@ -125,9 +125,7 @@ impl Toolkit {
 }
 
 fn needs(program: &str, what: &str) -> Result<()> {
-    let mut command = Command::new(program);
-    command.arg("--version");
-    ensure!(succeeds(command), "this needs {what}; there is no `{program}` here");
+    ensure!(has(program), "this needs {what}; there is no `{program}` here");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::report::Report;
-use crate::cargo::{in_root, root, run, succeeds};
+use crate::cargo::{in_root, root, run};
 use crate::{machine, say};
 
 /// Folder of the suites.
@@ -112,9 +112,7 @@ impl Suite {
 
     /// Installs the packages beside a copy of the program, because Node.js looks for them there.
     fn node(&self, room: &Path) -> Result<Command> {
-        let mut node = Command::new("node");
-        node.arg("--version");
-        ensure!(succeeds(node), "the suite needs Node.js and npm: install nodejs 20 or later");
+        machine::browser::node()?;
         let manifest = fs::read(self.folder().join("package.json"))
             .with_context(|| format!("reading package.json of {}", self.name))?;
         let installed = room.join("package.json");

@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::gathered;
 use crate::http::{Call, Stream};
 use crate::real::{MODEL, Program, Programs, serves};
 
@@ -88,11 +89,7 @@ async fn open(address: SocketAddr, streams: bool) -> Result<Vec<Stream>> {
             anyhow::Ok(some)
         });
     }
-    let mut all = Vec::new();
-    while let Some(some) = tasks.join_next().await {
-        all.extend(some??);
-    }
-    Ok(all)
+    gathered(tasks).await
 }
 
 /// Asks for a page beside the crowd.

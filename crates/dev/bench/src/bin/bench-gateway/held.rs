@@ -7,6 +7,7 @@ use nsbridge_bench::report::{Report, Row, median, percentile};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::gathered;
 use crate::http::{Call, Stream};
 use crate::place::Place;
 use crate::words::Pace;
@@ -71,9 +72,5 @@ async fn gaps(place: &Place, streams: usize) -> Result<Vec<f64>> {
             anyhow::Ok(gaps)
         });
     }
-    let mut all = Vec::new();
-    while let Some(gaps) = tasks.join_next().await {
-        all.extend(gaps??);
-    }
-    Ok(all)
+    gathered(tasks).await
 }

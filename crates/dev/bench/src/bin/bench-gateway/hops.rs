@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use nsbridge_bench::report::{Report, Row, median, percentile};
 use tokio::task::JoinSet;
 
+use crate::gathered;
 use crate::http::{Call, Stream};
 use crate::real::{MODEL, Program, Programs, serves};
 
@@ -151,11 +152,7 @@ async fn firsts(address: SocketAddr, at_once: usize, round: usize) -> Result<Vec
             anyhow::Ok(times)
         });
     }
-    let mut all = Vec::new();
-    while let Some(times) = tasks.join_next().await {
-        all.extend(times??);
-    }
-    Ok(all)
+    gathered(tasks).await
 }
 
 /// Measures the tokens per second of concurrent replies.

@@ -120,9 +120,14 @@ async fn round(place: &Place, at_once: usize, way: Way) -> Result<Vec<f64>> {
             anyhow::Ok(times)
         });
     }
+    gathered(tasks).await
+}
+
+/// Returns the values of all tasks.
+async fn gathered<T: Send + 'static>(mut tasks: JoinSet<Result<Vec<T>>>) -> Result<Vec<T>> {
     let mut all = Vec::new();
-    while let Some(times) = tasks.join_next().await {
-        all.extend(times??);
+    while let Some(values) = tasks.join_next().await {
+        all.extend(values??);
     }
     Ok(all)
 }
