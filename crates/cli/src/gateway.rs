@@ -132,29 +132,34 @@ fn serve(config: &Path, log: LogFormat) -> Result<ExitCode> {
     wait_for(async {
         let gateway = Gateway::connect(config).await?;
         note(&format!("listening at {}", gateway.address()));
-        let drain = gateway.drain();
-        let mut terminate =
-            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-                .context("listening for SIGTERM")?;
-        let again = CancellationToken::new();
-        let second = again.clone();
-        tokio::spawn(async move {
-            for token in [drain, second] {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = tokio::signal::ctrl_c() => {}
-                }
-                token.cancel();
-            }
-        });
-        tokio::select! {
-            () = gateway.run() => Ok(ExitCode::SUCCESS),
-            () = again.cancelled() => {
-                note("a second signal came: leaving at once");
-                Ok(ExitCode::FAILURE)
-            }
-        }
+        run_until_signals(gateway).await
     })
+}
+
+/// Serves until the drain that SIGTERM or Ctrl-C begins is over. A second signal ends it at once.
+pub(crate) async fn run_until_signals(gateway: Gateway) -> Result<ExitCode> {
+    let terminate = tokio::signal::unix::SignalKind::terminate();
+    let terminate = tokio::signal::unix::signal(terminate);
+    let mut terminate = terminate.context("listening for SIGTERM")?;
+    let drain = gateway.drain();
+    let again = CancellationToken::new();
+    let second = again.clone();
+    tokio::spawn(async move {
+        for token in [drain, second] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            token.cancel();
+        }
+    });
+    tokio::select! {
+        () = gateway.run() => Ok(ExitCode::SUCCESS),
+        () = again.cancelled() => {
+            note("a second signal came: leaving at once");
+            Ok(ExitCode::FAILURE)
+        }
+    }
 }
 
 fn list(file: &Path) -> Result<ExitCode> {

@@ -10,6 +10,7 @@ mod model;
 mod parity;
 mod place;
 mod prompt;
+mod proxy;
 mod queue;
 mod stream;
 mod terminal;
@@ -33,6 +34,7 @@ enum Command {
     Worker(worker::Arguments),
     Ask(ask::Arguments),
     Gateway(gateway::Arguments),
+    Proxy(proxy::Arguments),
     Keys(keys::Arguments),
     Model(model::Arguments),
     Parity(parity::Arguments),
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Worker(arguments) => return worker::run(&arguments),
         Command::Ask(arguments) => ask::run(arguments),
         Command::Gateway(arguments) => gateway::run(arguments),
+        Command::Proxy(arguments) => proxy::run(arguments),
         Command::Keys(arguments) => keys::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Parity(arguments) => parity::run(arguments),

@@ -204,6 +204,13 @@ impl Models {
         if caller.may_use(&queue) { Ok((queue, model.clone())) } else { Err(none()) }
     }
 
+    /// Returns the settings of the model that has this queue.
+    pub(crate) fn of_queue(&self, queue: &ModelName) -> Option<&Model> {
+        let mut listed = self.listed.iter();
+        let found = listed.find(|(name, model)| model.queue(name).as_ref() == Some(queue));
+        found.map(|(_, model)| model)
+    }
+
     /// Returns the queue and the settings of a model of this task.
     ///
     /// # Errors

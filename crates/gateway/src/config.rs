@@ -53,6 +53,8 @@ pub struct Server {
     /// Address and port of `/metrics`, which has a listener of its own and asks for no key; none if
     /// absent.
     pub metrics: Option<SocketAddr>,
+    /// True if sealed requests of proxies are passed on.
+    pub sealed: bool,
     /// Maximum size of a request's body, in bytes.
     pub max_body: usize,
     /// Maximum number of connections.
@@ -78,6 +80,7 @@ impl Default for Server {
             default_model: None,
             page: true,
             metrics: None,
+            sealed: false,
             max_body: 8 << 20,
             max_connections: 20_000,
             header_timeout_s: 10,

@@ -227,6 +227,10 @@ impl From<Error> for ApiError {
             Error::QueueFull { .. } => {
                 Self::unavailable("the queue of the model is full", 5 * second).coded("queue_full")
             }
+            Error::Queue(nsbridge_queue::Error::Rejected { reason, .. }) => {
+                Self::internal(format!("the gateway refuses the sealed request: {reason}"))
+                    .coded("sealing_failed")
+            }
             Error::Queue(_) | Error::Closed => {
                 tracing::error!(error = chain(&error), "the message broker cannot be used");
                 Self::no_broker()

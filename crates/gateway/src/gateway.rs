@@ -27,7 +27,7 @@ use crate::routes::routes;
 use crate::runs::{Runs, Stores, Times};
 use crate::server::{PlainListener, serve};
 use crate::shared::{Shared, SharedError};
-use crate::state::App;
+use crate::state::{App, Sealed};
 use crate::store::{Store, StoreError};
 use crate::tls::{Certificates, TlsError, TlsListener};
 
@@ -150,6 +150,7 @@ impl Gateway {
             }
             keep = Duration::from_secs(kept.keep_s);
         }
+        let sealed = config.server.sealed.then(|| Arc::new(Sealed::new(broker.clone())));
         let client = Client::builder().broker(broker).keys(keys).name("nsbridge gateway");
         let client = client.connect().await?;
         let settings = config.settings();
@@ -170,6 +171,7 @@ impl Gateway {
             models,
             runs,
             archive,
+            sealed,
             settings,
             bodies: Bodies::default(),
             metrics: exported,
@@ -285,6 +287,9 @@ async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>>) {
             Some(Err(error)) => tracing::error!(%error, "the certificate cannot be reloaded"),
         }
         app.runs.sweep();
+        if let Some(sealed) = &app.sealed {
+            sealed.accounts.sweep(&app.metrics);
+        }
         if let Some(archive) = &app.archive {
             archive.sweep().await;
         }

@@ -29,9 +29,11 @@
 //! | a configuration | [`Config::read`] |
 //! | a running gateway | [`Gateway::connect`], [`Gateway::run`] |
 //! | a gateway on a broker of your own, in tests | [`Gateway::on`] |
+//! | a gateway as the broker of another one, which seals | [`GatewayBroker`] |
 //! | API keys | [`access::add`], [`access::list`], [`access::disable`] |
 
 pub mod access;
+mod accounts;
 mod archive;
 mod batches;
 mod bodies;
@@ -58,6 +60,8 @@ mod openapi;
 mod output;
 mod page;
 mod private_file;
+mod proxy;
+mod relay;
 mod responses;
 mod routes;
 mod run;
@@ -73,6 +77,7 @@ mod tls;
 mod tokens;
 mod tools;
 mod unread;
+mod wire;
 
 pub use catalog::{Model, Reasoning, Task, Tools};
 pub use config::{
@@ -81,6 +86,7 @@ pub use config::{
 pub use gateway::{Error, Gateway};
 
 pub use private_file::{PrivateFileError, Reload};
+pub use proxy::GatewayBroker;
 pub use shared::SharedError;
 pub use store::StoreError;
 pub use tls::TlsError;

@@ -23,7 +23,7 @@ use crate::runs::Client;
 use crate::state::App;
 use crate::{
     batches, bodies, chat, completions, decisions, embeddings, files, messages, models,
-    moderations, openapi, page, responses, tokens, unread,
+    moderations, openapi, page, relay, responses, tokens, unread,
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -59,6 +59,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/v1/batches/{id}/cancel", post(batches::cancel))
         .layer(from_fn_with_state(app.clone(), bodies::read))
         .route("/v1/files", post(files::upload))
+        .route("/v1/sealed", get(relay::open))
         .layer(from_fn_with_state(app.clone(), identify))
         .layer(from_fn(unread::read));
     let page = if app.settings.page { page::routes() } else { Router::new() };

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use nsbridge_queue::Broker;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
+use crate::accounts::Accounts;
 use crate::archive::Archive;
 use crate::catalog::Models;
 use crate::config::Settings;
@@ -22,12 +25,33 @@ pub(crate) struct App {
     pub(crate) runs: Arc<Runs>,
     /// Files and batches; `None` without a store.
     pub(crate) archive: Option<Arc<Archive>>,
+    /// Relay of sealed frames; `None` if the configuration has none.
+    pub(crate) sealed: Option<Arc<Sealed>>,
     pub(crate) settings: Settings,
     pub(crate) bodies: Bodies,
     pub(crate) metrics: Metrics,
     pub(crate) started: SystemTime,
     /// Canceled when the gateway drains.
     pub(crate) draining: CancellationToken,
+}
+
+/// What the sessions of proxies share.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    pub(crate) broker: Arc<dyn Broker>,
+    pub(crate) accounts: Accounts,
+    /// Places of sessions. Each session has a connection to the broker.
+    pub(crate) places: Arc<Semaphore>,
+}
+
+impl Sealed {
+    /// Maximum number of sessions. A proxy has two.
+    const SESSIONS: usize = 512;
+
+    pub(crate) fn new(broker: Arc<dyn Broker>) -> Self {
+        let places = Arc::new(Semaphore::new(Self::SESSIONS));
+        Self { broker, accounts: Accounts::default(), places }
+    }
 }
 
 impl App {

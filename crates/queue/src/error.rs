@@ -34,6 +34,14 @@ pub enum Error {
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
+    /// Refusal by a gateway that stands in for the broker. Another try meets it again.
+    #[error("the gateway at {address} refuses: {reason}")]
+    Rejected {
+        /// Host and port.
+        address: String,
+        /// Reason that the gateway gave.
+        reason: String,
+    },
     /// Address of the broker that cannot be parsed.
     #[error("`{address}` is not the address of a broker: use amqp://user:password@host:5672/%2f")]
     Address {
@@ -82,6 +90,7 @@ impl Error {
             // A missing queue may be declared soon. The other errors need a person.
             Self::NoQueue { .. } => true,
             Self::Denied { .. }
+            | Self::Rejected { .. }
             | Self::Address { .. }
             | Self::Plaintext { .. }
             | Self::Topology { .. } => false,

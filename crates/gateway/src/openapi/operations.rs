@@ -105,6 +105,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     post("/v1/batches", "BatchRequest", "Batch", "Creates a batch"),
     get("/v1/batches/{id}", "Batch", "Shows a batch"),
     without_body("post", "/v1/batches/{id}/cancel", "Batch", "Cancels a batch"),
+    get("/v1/sealed", "Any", "Passes sealed frames of a proxy on, as a WebSocket"),
     public("/openapi.json", "Any", "Sends this document"),
     public("/livez", "text", "Says that the process runs"),
     public("/health", "text", "Says that requests are taken"),

@@ -12,6 +12,7 @@ mod judges;
 mod limits;
 mod metrics;
 mod place;
+mod relay;
 mod replicas;
 mod retries;
 mod tokens;

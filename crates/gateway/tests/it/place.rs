@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
+use nsbridge_client::Keyring;
 use nsbridge_gateway::access::{self, ApiKey, Entry, Limits, Priority};
-use nsbridge_gateway::{Config, Gateway};
+use nsbridge_gateway::{Config, Gateway, GatewayBroker, Model};
 use nsbridge_handler::{BatchOptions, Batched};
 use nsbridge_queue::{Broker, MemoryBroker};
 use nsbridge_testkit::system::{Running, Setup};
@@ -92,6 +93,11 @@ impl Ground {
 
     /// Starts a gateway with these lines of `[server]`, and these tables.
     async fn place(self: &Arc<Self>, server: &str, tables: &str) -> Place {
+        self.place_with(self.setup.keys.clone(), server, tables).await
+    }
+
+    /// Starts a gateway with these keys.
+    async fn place_with(self: &Arc<Self>, keys: Arc<Keyring>, server: &str, tables: &str) -> Place {
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nmetrics = \"127.0.0.1:0\"\n{server}\n\
              [broker]\nurl = \"amqp://unused\"\n[keys]\nkeyring = \"unused\"\n\
@@ -102,7 +108,7 @@ impl Ground {
         std::fs::write(&path, text).unwrap();
         let config = Config::read(&path).unwrap();
         let broker = self.broker.clone();
-        let gateway = Gateway::on(config, broker, self.setup.keys.clone()).await.unwrap();
+        let gateway = Gateway::on(config, broker, keys).await.unwrap();
         let (address, drain) = (gateway.address(), gateway.drain());
         let metrics = gateway.metrics_address().unwrap();
         let gateway = tokio::spawn(gateway.run());
@@ -140,6 +146,39 @@ impl Place {
         );
         let limits = Limits { requests_per_minute: Some(3), ..Limits::default() };
         Ground::new(limits).await.place("grace_s = 1", &tables).await
+    }
+
+    /// Starts a gateway that passes sealed requests on. It has no key of the worker's keyring.
+    pub(crate) async fn sealed(limits: Limits) -> Self {
+        let entry = nsbridge_crypto::Entry::new(
+            "foreign".parse().unwrap(),
+            nsbridge_crypto::Key::generate().unwrap(),
+            nsbridge_crypto::State::Primary,
+        );
+        let foreign = Arc::new(Keyring::of(vec![entry]).unwrap());
+        Ground::new(limits).await.place_with(foreign, "sealed = true", "").await
+    }
+
+    /// Starts a proxy of this gateway, which it reaches at this address with this API key. It has the
+    /// worker's keyring.
+    pub(crate) async fn proxy(
+        &self,
+        gateway: SocketAddr,
+        key: &str,
+        tenant: &str,
+    ) -> Result<Self, nsbridge_gateway::Error> {
+        let broker = GatewayBroker::new(&format!("http://{gateway}"), key).unwrap();
+        let setup = &self.ground.setup;
+        let words = Model { queue: Some(setup.model.clone()), ..Model::default() };
+        let models = [("words".to_owned(), words), ("absent".to_owned(), Model::default())].into();
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = Config::local(listen, tenant.parse().unwrap(), models);
+        let gateway = Gateway::on(config, Arc::new(broker), setup.keys.clone()).await?;
+        let (address, drain) = (gateway.address(), gateway.drain());
+        let gateway = tokio::spawn(gateway.run());
+        let [key, other, disabled, bulk] = self.ground.keys.clone();
+        let (metrics, ground) = (address, self.ground.clone());
+        Ok(Self { address, metrics, key, other, disabled, bulk, drain, gateway, ground })
     }
 
     /// Starts two replicas that share a store.

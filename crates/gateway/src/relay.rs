@@ -1,0 +1,47 @@
+//! `/v1/sealed`: frames of proxies, passed on unread ([`crate::proxy`] is the other end).
+
+mod request;
+mod session;
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::response::Response;
+
+use self::session::Session;
+use crate::access::Caller;
+use crate::error::{ApiError, Result};
+use crate::state::App;
+use crate::wire::MOST_MESSAGE;
+
+/// Opens a session of a proxy.
+pub(crate) async fn open(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response> {
+    let Some(sealed) = app.sealed.clone() else {
+        let message = "this gateway takes no sealed requests: `[server] sealed` is false";
+        return Err(ApiError::unserved(message));
+    };
+    let upgrade = upgrade.map_err(|_| {
+        let message = "this page is for a proxy: run `nsbridge proxy`";
+        ApiError::bad_request(message).coded("upgrade_required")
+    })?;
+    let busy = |_| {
+        let message = "as many proxies are connected as this gateway takes";
+        ApiError::unavailable(message, std::time::Duration::from_secs(5))
+    };
+    let place = sealed.places.clone().try_acquire_owned().map_err(busy)?;
+    let away = |_| ApiError::from(nsbridge_client::Error::Closed);
+    let connection = sealed.broker.connect("nsbridge gateway relay").await.map_err(away)?;
+    let upgrade = upgrade.max_message_size(MOST_MESSAGE).max_frame_size(MOST_MESSAGE);
+    Ok(upgrade.on_upgrade(async move |socket| {
+        let session = Session::new(app, caller, sealed, connection);
+        session.run(socket).await;
+        drop(place);
+    }))
+}

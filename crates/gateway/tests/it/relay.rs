@@ -1,0 +1,118 @@
+//! Proxies: sealed requests through a gateway that has no key of them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nsbridge_gateway::access::Limits;
+use nsbridge_testkit::Proxy;
+use serde_json::{Value, json};
+
+use crate::handler::{runs, said};
+use crate::place::{Place, logged, request, within};
+
+const LONG: Duration = Duration::from_secs(20);
+const PATH: &str = "/v1/completions";
+
+fn ask(prompt: &str, pieces: u32) -> Value {
+    json!({ "model": "words", "prompt": prompt, "max_tokens": pieces, "seed": 7, "stream": true })
+}
+
+async fn proxy(gateway: &Place) -> Place {
+    gateway.proxy(gateway.address, &gateway.key, "one").await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_through_a_gateway_without_its_key_is_that_of_a_direct_run() {
+    let gateway = Place::sealed(Limits::default()).await;
+    let proxy = proxy(&gateway).await;
+    let answer = proxy.post(PATH, &ask("1 canary of a sealed prompt", 30), &[]).await;
+    assert_eq!((answer.status, answer.text()), (200, said(7, 30)));
+    // The gateway itself can seal nothing that the worker opens.
+    let own = json!({ "model": "words", "prompt": "1 unsealed", "max_tokens": 1 });
+    let direct = tokio::time::timeout(Duration::from_secs(2), gateway.post(PATH, &own, &[]));
+    assert!(direct.await.is_err() || runs("1 unsealed").is_empty());
+    assert!(runs("1 unsealed").is_empty());
+    let log = logged();
+    assert!(log.contains("/v1/sealed") && !log.contains("canary of a sealed"), "{log}");
+    assert!(!log.contains(gateway.key.rsplit('_').next().unwrap()));
+    let measured = gateway.measured().await;
+    let reserved = "nsbridge_gateway_tokens_reserved_total ";
+    let reserved = measured.lines().find_map(|line| line.strip_prefix(reserved)).unwrap();
+    assert!(reserved.parse::<u64>().unwrap() > 0, "{reserved}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_connection_to_the_gateway_loses_nothing_of_a_reply() {
+    let gateway = Place::sealed(Limits::default()).await;
+    let wire = Proxy::to(gateway.address).unwrap();
+    let proxy = gateway.proxy(wire.addr(), &gateway.key, "one").await.unwrap();
+    let prompt = "20 cut on the way to the gateway";
+    let mut client = proxy.open(PATH, &ask(prompt, 100), &[]).await;
+    for cut in 1..=3 {
+        client.until(&format!("\"text\":\"{}", word(20 * cut))).await;
+        wire.cut();
+    }
+    let answer = client.rest().await;
+    assert_eq!(answer.text(), said(7, 100));
+    assert_eq!(runs(prompt).len(), 1, "{:?}", runs(prompt));
+}
+
+/// Returns the word at `index` of a reply.
+fn word(index: usize) -> String {
+    said(7, index + 1).split(' ').nth(index).unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_the_proxy_cancels_its_request() {
+    let gateway = Place::sealed(Limits::default()).await;
+    let proxy = proxy(&gateway).await;
+    let prompt = "20 left at the proxy";
+    let mut client = proxy.open(PATH, &ask(prompt, 1000), &[]).await;
+    client.until("\"finish_reason\":null").await;
+    drop(client);
+    within(LONG, "the run goes on", || runs(prompt).iter().all(|run| run.ended)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_limits_of_the_key_hold_for_sealed_requests() {
+    let limits = Limits { concurrent: Some(1), ..Limits::default() };
+    let gateway = Place::sealed(limits).await;
+    let proxy = gateway.proxy(gateway.address, &gateway.other, "two").await.unwrap();
+    let mut first = proxy.open(PATH, &ask("20 first of the key", 1000), &[]).await;
+    first.until("\"finish_reason\":null").await;
+    let second = proxy.post(PATH, &ask("1 second of the key", 1), &[]).await;
+    assert_eq!((second.status, second.code().as_str()), (503, "queue_full"));
+    drop(first);
+    let started = std::time::Instant::now();
+    while proxy.post(PATH, &ask("1 third of the key", 1), &[]).await.status == 503 {
+        assert!(started.elapsed() < LONG, "a request that was canceled still counts");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_is_let_in_only_for_what_its_key_allows() {
+    let gateway = Place::sealed(Limits::default()).await;
+    let refused = async |address: SocketAddr, key: &str| {
+        let error = gateway.proxy(address, key, "one").await.err().unwrap();
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+        causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    };
+    let disabled = refused(gateway.address, &gateway.disabled).await;
+    assert!(disabled.contains("API key is not valid"), "{disabled}");
+    let closed = Place::new().await;
+    let unserved = refused(closed.address, &closed.key).await;
+    assert!(unserved.contains("takes no sealed requests"), "{unserved}");
+    // Another tenant than that of the key, and a model that the gateway does not serve.
+    let foreign = gateway.proxy(gateway.address, &gateway.key, "two").await.unwrap();
+    let answer = foreign.post(PATH, &ask("1 of another tenant", 1), &[]).await;
+    assert_eq!((answer.status, answer.code().as_str()), (500, "sealing_failed"));
+    assert!(answer.body.contains("another tenant"), "{answer:?}");
+    let proxy = proxy(&gateway).await;
+    let absent = json!({ "model": "absent", "prompt": "1 x" });
+    assert_eq!(proxy.post(PATH, &absent, &[]).await.code(), "model_not_found");
+    let plain = gateway.get("/v1/sealed").await;
+    assert_eq!((plain.status, plain.code().as_str()), (400, "upgrade_required"));
+    let anonymous = gateway.raw(&request("GET", "/v1/sealed", "", "", &[])).await;
+    assert_eq!(anonymous.status, 401);
+}
