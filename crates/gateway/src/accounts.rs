@@ -109,8 +109,9 @@ impl Accounts {
     pub(crate) fn sweep(&self, metrics: &Metrics) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let over = self.0.lock().extract_if(|_, account| account.expires_at_ms <= now).collect();
-        let over: Vec<(_, Account)> = over;
+        let is_over =
+            |_: &(ApiKeyId, RequestId), account: &mut Account| account.expires_at_ms <= now;
+        let over: Vec<_> = self.0.lock().extract_if(is_over).collect();
         over.into_iter().for_each(|(_, account)| account.settle(metrics));
     }
 

@@ -39,7 +39,7 @@ pub(crate) async fn open(
     let away = |_| ApiError::from(nsbridge_client::Error::Closed);
     let connection = sealed.broker.connect("nsbridge gateway relay").await.map_err(away)?;
     let upgrade = upgrade.max_message_size(MOST_MESSAGE).max_frame_size(MOST_MESSAGE);
-    Ok(upgrade.on_upgrade(async move |socket| {
+    Ok(upgrade.on_upgrade(move |socket| async move {
         let session = Session::new(app, caller, sealed, connection);
         session.run(socket).await;
         drop(place);

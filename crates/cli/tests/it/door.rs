@@ -1,6 +1,7 @@
 //! Gateway with an API key, and the official Python clients that call it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -82,6 +83,48 @@ impl Door {
             std::thread::sleep(Duration::from_millis(20));
         }
         process
+    }
+
+    /// Starts a gateway that has no key of the worker's keyring, and a proxy of it, which clients call
+    /// from now on. Waits until both listen.
+    pub(crate) fn open_proxy(&mut self) -> [Process; 2] {
+        let other = self.place.path("other-keys.json");
+        let (made, _, said) = output(&["keys", "generate", "--out", &other]);
+        assert!(made.status.success(), "{said}");
+        let file = self.place.path("gateway.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        let text = text.replace("\"keys.json\"", "\"other-keys.json\"");
+        fs::write(&file, text.replace("[server]\n", "[server]\nsealed = true\n")).unwrap();
+        let gateway = self.open();
+        let key = self.place.path("api-key");
+        fs::write(&key, &self.key).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        let at_gateway = format!("http://127.0.0.1:{}", self.port);
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        self.port = free.port();
+        let (listen, model) = (free.to_string(), format!("tale={}", self.place.model));
+        let keyring = self.place.path("keys.json");
+        let mut proxy = nsbridge(&["proxy", "--gateway", &at_gateway, "--api-key-file", &key]);
+        proxy.args([
+            "--keyring",
+            &keyring,
+            "--tenant",
+            "t",
+            "--model",
+            &model,
+            "--listen",
+            &listen,
+        ]);
+        let log = self.place.path("proxy.log");
+        let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let proxy = Process(proxy.stderr(file).spawn().unwrap());
+        let start = Instant::now();
+        while std::net::TcpStream::connect(free).is_err() {
+            let said = fs::read_to_string(&log).unwrap();
+            assert!(start.elapsed() < Duration::from_secs(30), "{said}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        [gateway, proxy]
     }
 
     /// Returns the official client with a check.

@@ -27,6 +27,23 @@ fn the_official_client_reads_completions() {
     assert!(door.check("concurrent", &[]).as_u64() > Some(1));
 }
 
+/// The gateway between worker and client has no key of theirs.
+#[test]
+fn the_official_client_reads_completions_of_a_proxy() {
+    let mut door = Door::new();
+    let _worker = door.place.worker();
+    let _processes = door.open_proxy();
+    let text = door.check("completion", &[]);
+    let story = ["--max-tokens", "24", "--temperature", "0", "クマが海辺に行って"];
+    let ours = door.place.ask(&story).output().unwrap();
+    assert_eq!(
+        String::from_utf8(ours.stdout).unwrap().trim_end(),
+        text.as_str().unwrap().trim_end()
+    );
+    let log = fs::read_to_string(door.place.path("gateway.log")).unwrap();
+    assert!(!log.contains("クマ") && !log.contains(&door.key), "{log}");
+}
+
 #[test]
 fn the_official_client_reads_chats_formats_and_tools() {
     let door = Door::new();

@@ -182,15 +182,6 @@ async fn serve(
 #[derive(Debug)]
 struct Handle(Arc<Link>);
 
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // Consumers and publishers have handles of their own.
-        if Arc::strong_count(&self.0) == 1 {
-            self.0.end("it was dropped");
-        }
-    }
-}
-
 impl Handle {
     /// Sends a command about the reply queue of a client, and waits for its answer.
     async fn about(&self, queue: &str, command: impl FnOnce(u64, String) -> Command) -> Result<()> {

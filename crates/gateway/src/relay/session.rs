@@ -80,46 +80,55 @@ impl Session {
     /// Serves a proxy until it leaves. Deliveries that it has not acknowledged return to its queue,
     /// which stays for a while.
     pub(super) async fn run(mut self, mut socket: WebSocket) {
+        if let Some((code, why)) = self.serve(&mut socket).await {
+            let close = CloseFrame { code, reason: why.into() };
+            let _ = socket.send(Frame::Close(Some(close))).await;
+        }
+        self.connection.close().await;
+    }
+
+    /// Serves a proxy. Returns the code and the reason of the close, unless the proxy is gone.
+    async fn serve(&mut self, socket: &mut WebSocket) -> Option<(u16, &'static str)> {
         let (mut tick, mut heard) = (interval(TICK), Instant::now());
-        let (code, why) = loop {
-            let event = self.next(&mut socket, &mut tick).await;
+        loop {
+            let event = self.next(socket, &mut tick).await;
             if matches!(event, Event::Received(_)) {
                 heard = Instant::now();
             }
             let sent = match event {
                 Event::Received(Some(Ok(Frame::Binary(message)))) => {
                     match self.obey(&message).await {
-                        Ok(report) => send(&mut socket, report.as_ref(), &[]).await,
-                        Err(why) => break (POLICY, why),
+                        Ok(report) => send(socket, report.as_ref(), &[]).await,
+                        Err(why) => return Some((POLICY, why)),
                     }
                 }
                 Event::Received(Some(Ok(Frame::Ping(_) | Frame::Pong(_)))) => true,
-                Event::Received(Some(Ok(Frame::Text(_)))) => break (POLICY, "a message is text"),
-                Event::Received(_) => return,
-                Event::Delivered(delivery) => self.deliver(&mut socket, delivery).await,
+                Event::Received(Some(Ok(Frame::Text(_)))) => {
+                    return Some((POLICY, "a message is text"));
+                }
+                Event::Received(_) => return None,
+                Event::Delivered(delivery) => self.deliver(socket, delivery).await,
                 Event::Confirmed(number, answer) => {
-                    send(&mut socket, Some(&Report::Answered { number, answer }), &[]).await
+                    send(socket, Some(&Report::Answered { number, answer }), &[]).await
                 }
                 Event::Lost(error) => {
                     tracing::warn!(%error, "the relay of a proxy has lost the broker");
-                    break (AWAY, "the connection to the broker is gone");
+                    return Some((AWAY, "the connection to the broker is gone"));
                 }
-                Event::Tick if heard.elapsed() > SILENCE => return,
+                Event::Tick if heard.elapsed() > SILENCE => return None,
                 Event::Tick => match self.app.access.holder(&self.caller.id.to_string()) {
                     Ok(holder) => {
                         self.caller = holder;
                         socket.send(Frame::Ping(Bytes::new())).await.is_ok()
                     }
-                    Err(_) => break (POLICY, "the API key is not valid any more"),
+                    Err(_) => return Some((POLICY, "the API key is not valid any more")),
                 },
-                Event::Draining => break (AWAY, "the gateway shuts down"),
+                Event::Draining => return Some((AWAY, "the gateway shuts down")),
             };
             if !sent {
-                return;
+                return None;
             }
-        };
-        let close = CloseFrame { code, reason: why.into() };
-        let _ = socket.send(Frame::Close(Some(close))).await;
+        }
     }
 
     async fn next(&mut self, socket: &mut WebSocket, tick: &mut tokio::time::Interval) -> Event {

@@ -95,8 +95,13 @@ async fn a_proxy_is_let_in_only_for_what_its_key_allows() {
     let gateway = Place::sealed(Limits::default()).await;
     let refused = async |address: SocketAddr, key: &str| {
         let error = gateway.proxy(address, key, "one").await.err().unwrap();
-        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
-        causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+        let mut told = error.to_string();
+        let mut cause = std::error::Error::source(&error);
+        while let Some(error) = cause {
+            told = format!("{told}: {error}");
+            cause = error.source();
+        }
+        told
     };
     let disabled = refused(gateway.address, &gateway.disabled).await;
     assert!(disabled.contains("API key is not valid"), "{disabled}");
