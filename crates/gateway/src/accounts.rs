@@ -144,8 +144,9 @@ mod tests {
     fn caller(tokens: u64) -> Caller {
         let access = Access::open_to_all("t".parse().unwrap());
         let limits = Limits { tokens_per_minute: Some(tokens), ..Limits::default() };
-        let open = access.check(None, None).unwrap();
-        Caller { limiter: Arc::new(Limiter::new(limits)), ..open.for_batch() }
+        let mut caller = access.check(None, None).unwrap().for_batch();
+        caller.limiter = Arc::new(Limiter::new(limits));
+        caller
     }
 
     fn head(expires_in: Duration) -> RequestHead {

@@ -227,8 +227,8 @@ impl From<Error> for ApiError {
             Error::QueueFull { .. } => {
                 Self::unavailable("the queue of the model is full", 5 * second).coded("queue_full")
             }
-            Error::Queue(nsbridge_queue::Error::Rejected { reason, .. }) => {
-                Self::internal(format!("the gateway refuses the sealed request: {reason}"))
+            Error::Queue(nsbridge_queue::Error::Gateway { reason, .. }) => {
+                Self::internal(format!("the gateway of this proxy refuses the request: {reason}"))
                     .coded("sealing_failed")
             }
             Error::Queue(_) | Error::Closed => {

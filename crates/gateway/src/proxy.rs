@@ -60,21 +60,28 @@ impl GatewayBroker {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Address`] if `url` is not the address of a gateway, or [`Error::Plaintext`]
-    /// if the API key would cross the network in the clear.
+    /// Returns [`Error::Gateway`] if `url` is not the address of a gateway, or if the API key would
+    /// cross the network in the clear.
     pub fn new(url: &str, api_key: &str) -> Result<Self> {
-        let invalid = || Error::Address { address: url.to_owned() };
+        // A password may stand before the sign.
+        let address = url.rsplit('@').next().unwrap_or_default();
+        let unusable = |reason: &str| Error::Gateway {
+            address: address.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let invalid = || unusable("its address must be https://host or https://host:port");
         let uri: Uri = url.parse().map_err(|_| invalid())?;
         let host = uri.host().ok_or_else(invalid)?.trim_matches(['[', ']']).to_owned();
         let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
-        let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
-        if !is_bare || has_user {
+        if !is_bare || url.contains('@') {
             return Err(invalid());
         }
         let (port, tls) = match uri.scheme_str() {
             Some("https") => (443, Some(Arc::new(tls(&host)?))),
             Some("http") if is_local(&host) => (80, None),
-            Some("http") => return Err(Error::Plaintext { address: url.to_owned() }),
+            Some("http") => {
+                return Err(unusable("the API key would be readable on the network: use https://"));
+            }
             _ => return Err(invalid()),
         };
         let port = uri.port_u16().unwrap_or(port);
@@ -148,7 +155,7 @@ impl GatewayBroker {
     }
 
     fn rejected(&self, reason: &str) -> Error {
-        Error::Rejected { address: self.address(), reason: reason.to_owned() }
+        Error::Gateway { address: self.address(), reason: reason.to_owned() }
     }
 }
 
@@ -214,16 +221,18 @@ mod tests {
             assert!(!shown.contains("canary"), "{shown}");
         }
         assert_eq!(of("http://[::1]:7").unwrap().authority(), "[::1]:7");
-        assert!(matches!(of("http://gateway.example"), Err(Error::Plaintext { .. })));
+        let told = |url: &str| of(url).unwrap_err().to_string();
+        assert!(told("http://gateway.example").contains("readable on the network"));
         for odd in [
             "gateway.example",
             "amqp://localhost",
             "https://",
-            "https://a:b@gateway.example",
+            "https://user:secret@gateway.example",
             "https://gateway.example/v1",
             "",
         ] {
-            assert!(matches!(of(odd), Err(Error::Address { .. })), "{odd}");
+            let told = told(odd);
+            assert!(told.contains("must be https://host") && !told.contains("secret"), "{told}");
         }
     }
 }

@@ -34,12 +34,12 @@ pub enum Error {
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// Refusal by a gateway that stands in for the broker. Another try meets it again.
-    #[error("the gateway at {address} refuses: {reason}")]
-    Rejected {
+    /// Gateway that stands in for the broker, and cannot be used. Another try meets the same reason.
+    #[error("the gateway at {address} cannot be used: {reason}")]
+    Gateway {
         /// Host and port.
         address: String,
-        /// Reason that the gateway gave.
+        /// Reason.
         reason: String,
     },
     /// Address of the broker that cannot be parsed.
@@ -90,7 +90,7 @@ impl Error {
             // A missing queue may be declared soon. The other errors need a person.
             Self::NoQueue { .. } => true,
             Self::Denied { .. }
-            | Self::Rejected { .. }
+            | Self::Gateway { .. }
             | Self::Address { .. }
             | Self::Plaintext { .. }
             | Self::Topology { .. } => false,

@@ -97,7 +97,7 @@ impl Link {
 
     fn unserved(&self, what: &str) -> Error {
         let reason = format!("a proxy does not {what}");
-        Error::Rejected { address: self.address.clone(), reason }
+        Error::Gateway { address: self.address.clone(), reason }
     }
 
     /// Reads a message of the gateway. Returns false if it is none.
@@ -192,7 +192,7 @@ impl Handle {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::NoQueue) => Err(Error::NoQueue { queue: queue.to_owned() }),
             Ok(Answer::Rejected { reason }) => {
-                Err(Error::Rejected { address: self.0.address.clone(), reason })
+                Err(Error::Gateway { address: self.0.address.clone(), reason })
             }
             Ok(_) | Err(_) => Err(self.0.lost()),
         }
@@ -300,7 +300,7 @@ impl Publisher for GatewayPublisher {
                 Ok(Answer::Returned) => Ok(Confirmed::Returned),
                 Ok(Answer::Refused) => Ok(Confirmed::Refused),
                 Ok(Answer::Rejected { reason }) => {
-                    Err(Error::Rejected { address: link.address.clone(), reason })
+                    Err(Error::Gateway { address: link.address.clone(), reason })
                 }
                 Ok(Answer::Done | Answer::NoQueue | Answer::Lost) | Err(_) => Err(link.lost()),
             }
