@@ -229,7 +229,7 @@ impl From<Error> for ApiError {
             }
             Error::Queue(nsbridge_queue::Error::Gateway { reason, .. }) => {
                 Self::internal(format!("the gateway of this proxy refuses the request: {reason}"))
-                    .coded("sealing_failed")
+                    .coded("gateway_refused")
             }
             Error::Queue(_) | Error::Closed => {
                 tracing::error!(error = chain(&error), "the message broker cannot be used");

@@ -206,7 +206,6 @@ fn tls(host: &str) -> Result<rustls::ClientConfig> {
 #[cfg(test)]
 mod tests {
     use super::GatewayBroker;
-    use nsbridge_queue::Error;
 
     #[test]
     fn an_api_key_does_not_cross_the_network_in_the_clear() {

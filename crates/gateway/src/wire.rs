@@ -60,7 +60,7 @@ pub(crate) enum Answer {
     Done,
     /// The broker has the message.
     Taken,
-    /// No queue has the message: the gateway does not serve the model, or the key may not use it.
+    /// No queue has the message.
     Returned,
     /// The queue is full, or the key is at a limit.
     Refused,

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// Identifier of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceId(pub [u8; 16]);
@@ -27,7 +29,8 @@ pub struct SpanId(pub [u8; 8]);
 /// assert!(worker.to_string().ends_with("-0707070707070707-01"));
 /// # Ok::<(), nsbridge_protocol::InvalidTraceParent>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct TraceParent {
     /// Trace that the span belongs to.
     pub trace: TraceId,
@@ -71,6 +74,20 @@ impl FromStr for TraceParent {
     /// Parses version 00, and from later versions the prefix that they promise to keep.
     fn from_str(text: &str) -> Result<Self, InvalidTraceParent> {
         read(text.as_bytes()).ok_or(InvalidTraceParent)
+    }
+}
+
+impl TryFrom<String> for TraceParent {
+    type Error = InvalidTraceParent;
+
+    fn try_from(text: String) -> Result<Self, InvalidTraceParent> {
+        text.parse()
+    }
+}
+
+impl From<TraceParent> for String {
+    fn from(span: TraceParent) -> Self {
+        span.to_string()
     }
 }
 

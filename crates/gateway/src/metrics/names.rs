@@ -81,7 +81,7 @@ pub(super) const TOKEN_BUCKETS: [f64; 11] =
 
 /// Codes of errors that requests are counted by; any other code counts as [`OTHER`], and those of
 /// workers come in addition.
-pub(super) const CODES: [&str; 40] = [
+pub(super) const CODES: [&str; 42] = [
     "bad_reply",
     "batch_not_cancellable",
     "broker_unavailable",
@@ -92,6 +92,7 @@ pub(super) const CODES: [&str; 40] = [
     "duplicate_custom_id",
     "empty_file",
     "file_in_use",
+    "gateway_refused",
     "idempotency_key_reused",
     "invalid_api_key",
     "invalid_custom_id",
@@ -122,6 +123,7 @@ pub(super) const CODES: [&str; 40] = [
     "too_many_uploads",
     "unknown_url",
     "unsupported_parameter",
+    "upgrade_required",
 ];
 
 /// Value of a label for all that has no value of its own.

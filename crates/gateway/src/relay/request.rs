@@ -30,12 +30,13 @@ pub(super) fn check(
 ) -> std::result::Result<Checked, Answer> {
     let rejected = |reason: &str| Answer::Rejected { reason: reason.to_owned() };
     let frame = RequestFrame::parse(frame).map_err(|_| rejected("the frame is no request"))?;
-    let head = frame.head;
+    let head = frame.head().clone();
     if head.tenant != caller.tenant {
         return Err(rejected("the request is of another tenant than the API key"));
     }
     let served = models.of_queue(&head.model).filter(|_| caller.may_use(&head.model));
-    let reply = served.ok_or(Answer::Returned)?.reserved_tokens();
+    let unserved = || rejected("it serves no such model, or the API key may not use it");
+    let reply = served.ok_or_else(unserved)?.reserved_tokens();
     let most = u64::try_from(MAX_TIME_TO_FINISH.as_millis()).unwrap_or(u64::MAX);
     let time = head.expires_at_ms.checked_sub(head.created_at_ms);
     if time.is_none_or(|time| time > most) {
