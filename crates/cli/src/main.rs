@@ -2,10 +2,12 @@
 
 mod ask;
 mod demo;
+mod dev;
 mod doctor;
 mod failure;
 mod gateway;
 mod keys;
+mod local;
 mod model;
 mod parity;
 mod place;
@@ -31,6 +33,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Arguments),
+    Dev(dev::Arguments),
     Worker(worker::Arguments),
     Ask(ask::Arguments),
     Gateway(gateway::Arguments),
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
     }
     let done = match arguments.command {
         Command::Demo(arguments) => demo::run(arguments),
+        Command::Dev(arguments) => dev::run(arguments),
         Command::Worker(arguments) => return worker::run(&arguments),
         Command::Ask(arguments) => ask::run(arguments),
         Command::Gateway(arguments) => gateway::run(arguments),

@@ -4,6 +4,7 @@
 
 mod batches;
 mod demo;
+mod dev;
 mod door;
 mod gateway;
 mod inspect;

@@ -44,7 +44,7 @@ impl Suite {
 }
 
 /// All suites, in the order in which they run.
-pub(crate) const SUITES: [Suite; 7] = [
+pub(crate) const SUITES: [Suite; 8] = [
     Suite { embedders: &["text-embedding-3-small"], ..Suite::new("openai-npm", Tool::Npm) },
     Suite { models: &["storyteller"], ..Suite::new("langchain", Tool::Pip) },
     Suite {
@@ -55,6 +55,7 @@ pub(crate) const SUITES: [Suite; 7] = [
     },
     Suite::new("codex", Tool::Npm),
     Suite::new("lm-eval", Tool::Pip),
+    Suite::new("aiperf", Tool::Pip),
     Suite::new("schemathesis", Tool::Pip),
     Suite {
         any_key: true,

@@ -1,0 +1,61 @@
+//! `nsbridge dev`: chat page, OpenAI's API and worker without services.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+
+use serde_json::Value;
+
+use crate::place::{Process, nsbridge, output};
+
+/// Sends a request and returns its status line, headers included, and its body.
+fn answer(address: &str, head: &str, body: &str) -> (String, String) {
+    let mut gateway = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let request = format!(
+        "{head} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
+    gateway.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    gateway.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn the_page_and_the_api_are_there_until_a_signal() {
+    for signal in ["-INT", "-TERM"] {
+        let mut dev = nsbridge(&["dev", "--listen", "127.0.0.1:0"]);
+        let mut dev = Process(dev.spawn().unwrap());
+        let mut said = BufReader::new(dev.0.stderr.take().unwrap()).lines();
+        let first = said.next().unwrap().unwrap();
+        let address = first.strip_prefix("http://").and_then(|rest| rest.split(' ').next());
+        let address = address.unwrap_or_else(|| panic!("{first}"));
+        let (head, page) = answer(address, "GET /", "");
+        assert!(head.starts_with("HTTP/1.1 200") && page.contains("<html"), "{head}");
+        // A request needs no model: there is only one.
+        let body = r#"{"prompt": "Once a bear", "max_tokens": 4}"#;
+        let (_, text) = answer(address, "POST /v1/completions", body);
+        let text: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (&text["usage"]["completion_tokens"], &text["model"]),
+            (&4.into(), &"tale-7m".into())
+        );
+        assert!(!text["choices"][0]["text"].as_str().unwrap().is_empty());
+        dev.signal(signal);
+        assert_eq!(dev.code(), Some(0));
+    }
+}
+
+#[test]
+fn a_model_that_is_not_there_and_an_address_of_others_are_refused_in_a_sentence() {
+    let (ended, _, said) = output(&["dev", "--model", "absent.gguf"]);
+    assert!(!ended.status.success());
+    assert!(
+        said.contains("there is no model in absent.gguf") && said.lines().count() == 1,
+        "{said}"
+    );
+    // Anyone in the network could ask, because no key is needed.
+    let (ended, _, said) = output(&["dev", "--listen", "0.0.0.0:0"]);
+    assert!(!ended.status.success());
+    assert!(said.contains("0.0.0.0") && said.lines().count() == 1, "{said}");
+}
