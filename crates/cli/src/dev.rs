@@ -10,7 +10,7 @@ use nsbridge_gateway::{Config, Gateway, Model};
 use crate::failure::note;
 use crate::gateway::run_until_signals;
 use crate::local::{Local, Pair};
-use crate::place;
+use crate::place::{self, loopback};
 
 /// Serves the chat page and OpenAI's API on this machine, with gateway, queue and worker in one
 /// process.
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pair: Pair,
     /// Address and port to listen at.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = loopback)]
     listen: SocketAddr,
     /// Does not open a browser. A terminal is needed for one to open.
     #[arg(long)]

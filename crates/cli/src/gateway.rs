@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Subcommand;
 use nsbridge::worker::{LogConfig, LogFormat};
 use nsbridge_gateway::access::{self, ApiKey, ApiKeyId, Entry};
@@ -12,7 +12,7 @@ use nsbridge_protocol::{ModelName, Tenant};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::note;
-use crate::place::wait_for;
+use crate::place::{signals, wait_for};
 use crate::terminal::print_line;
 
 /// Serves the OpenAI-compatible API until SIGTERM or Ctrl-C.
@@ -136,20 +136,15 @@ fn serve(config: &Path, log: LogFormat) -> Result<ExitCode> {
     })
 }
 
-/// Serves until the drain that SIGTERM or Ctrl-C begins is over. A second signal ends it at once.
+/// Serves until the drain that a signal begins is over. A second signal ends it at once.
 pub(crate) async fn run_until_signals(gateway: Gateway) -> Result<ExitCode> {
-    let terminate = tokio::signal::unix::SignalKind::terminate();
-    let terminate = tokio::signal::unix::signal(terminate);
-    let mut terminate = terminate.context("listening for SIGTERM")?;
+    let mut signals = signals()?;
     let drain = gateway.drain();
     let again = CancellationToken::new();
     let second = again.clone();
     tokio::spawn(async move {
         for token in [drain, second] {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
+            signals.next().await;
             token.cancel();
         }
     });

@@ -1,6 +1,7 @@
 //! Command line tool `nsbridge`.
 
 mod ask;
+mod batch;
 mod demo;
 mod dev;
 mod doctor;
@@ -36,6 +37,7 @@ enum Command {
     Dev(dev::Arguments),
     Worker(worker::Arguments),
     Ask(ask::Arguments),
+    Batch(batch::Arguments),
     Gateway(gateway::Arguments),
     Proxy(proxy::Arguments),
     Keys(keys::Arguments),
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Dev(arguments) => dev::run(arguments),
         Command::Worker(arguments) => return worker::run(&arguments),
         Command::Ask(arguments) => ask::run(arguments),
+        Command::Batch(arguments) => batch::run(arguments),
         Command::Gateway(arguments) => gateway::run(arguments),
         Command::Proxy(arguments) => proxy::run(arguments),
         Command::Keys(arguments) => keys::run(arguments),

@@ -1,10 +1,12 @@
-//! Arguments for the broker and the keyring, shared by all commands that use a queue.
+//! Arguments, signals and the runtime, shared by the commands.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use nsbridge::worker::{LogConfig, LogFormat};
+use nsbridge_protocol::ModelName;
 
 /// Address of the broker.
 #[derive(Debug, clap::Args)]
@@ -26,6 +28,47 @@ pub(crate) struct Keys {
     /// Keyring file.
     #[arg(long, value_name = "FILE", env = "NSBRIDGE_KEYS__KEYRING", default_value = "keys.json")]
     pub(crate) keyring: PathBuf,
+}
+
+/// Parses the name of a model, and its queue if it has another name.
+pub(crate) fn model(text: &str) -> Result<(String, ModelName), String> {
+    let (name, queue) = text.split_once('=').unwrap_or((text, text));
+    if name.is_empty() {
+        return Err("the model needs a name before `=`".to_owned());
+    }
+    let queue = queue.parse().map_err(|error| format!("{error}"))?;
+    Ok((name.to_owned(), queue))
+}
+
+/// Parses an address and port of this machine.
+pub(crate) fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr =
+        text.parse().map_err(|_| "an address has a port, such as 127.0.0.1:8080".to_owned())?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err("no key is asked for, so it must be an address of this machine, such as 127.0.0.1:8080"
+        .to_owned())
+}
+
+/// Signals that end a command: SIGTERM and Ctrl-C.
+pub(crate) struct Signals(tokio::signal::unix::Signal);
+
+impl Signals {
+    /// Waits for the next signal.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.0.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    }
+}
+
+/// Begins to listen for signals.
+pub(crate) fn signals() -> Result<Signals> {
+    let terminate = tokio::signal::unix::SignalKind::terminate();
+    let terminate = tokio::signal::unix::signal(terminate);
+    Ok(Signals(terminate.context("listening for SIGTERM")?))
 }
 
 /// Returns true if an argument is a broker URL with a password.
@@ -57,7 +100,25 @@ pub(crate) fn wait_for<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::has_password;
+    use super::{has_password, loopback, model};
+
+    #[test]
+    fn a_model_may_have_a_queue_of_another_name() {
+        let queue = |text| model(text).map(|(name, queue)| (name, queue.to_string()));
+        assert_eq!(queue("tale-7m"), Ok(("tale-7m".to_owned(), "tale-7m".to_owned())));
+        assert_eq!(queue("gpt=tale-7m"), Ok(("gpt".to_owned(), "tale-7m".to_owned())));
+        for odd in ["", "=tale-7m", "a=", "a=.dead"] {
+            assert!(queue(odd).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn an_address_without_keys_is_one_of_this_machine() {
+        assert_eq!(loopback("127.0.0.1:80").map(|address| address.port()), Ok(80));
+        assert_eq!(loopback("[::1]:0").map(|address| address.port()), Ok(0));
+        assert!(loopback("0.0.0.0:80").unwrap_err().contains("no key"));
+        assert!(loopback("localhost").unwrap_err().contains("a port"));
+    }
 
     #[test]
     fn l7_a_password_among_the_arguments_is_noticed() {

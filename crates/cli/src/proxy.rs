@@ -14,7 +14,7 @@ use nsbridge_protocol::{ModelName, Tenant};
 
 use crate::failure::note;
 use crate::gateway::run_until_signals;
-use crate::place::{Keys, wait_for};
+use crate::place::{Keys, loopback, model, wait_for};
 
 /// Serves the OpenAI-compatible API on this machine, through a gateway that cannot read it.
 #[derive(Debug, clap::Args)]
@@ -37,18 +37,8 @@ pub(crate) struct Arguments {
     #[arg(long = "model", value_name = "MODEL", required = true, value_parser = model)]
     models: Vec<(String, ModelName)>,
     /// Address and port to listen at, on this machine.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081", value_parser = loopback)]
     listen: SocketAddr,
-}
-
-/// Parses the name of a model, and its queue if it has another name.
-fn model(text: &str) -> Result<(String, ModelName), String> {
-    let (name, queue) = text.split_once('=').unwrap_or((text, text));
-    if name.is_empty() {
-        return Err("the model needs a name before `=`".to_owned());
-    }
-    let queue = queue.parse().map_err(|error| format!("{error}"))?;
-    Ok((name.to_owned(), queue))
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
@@ -69,19 +59,4 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
         note(&format!("listening at {}", proxy.address()));
         run_until_signals(proxy).await
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::model;
-
-    #[test]
-    fn a_model_may_have_a_queue_of_another_name() {
-        let queue = |text| model(text).map(|(name, queue)| (name, queue.to_string()));
-        assert_eq!(queue("tale-7m"), Ok(("tale-7m".to_owned(), "tale-7m".to_owned())));
-        assert_eq!(queue("gpt=tale-7m"), Ok(("gpt".to_owned(), "tale-7m".to_owned())));
-        for odd in ["", "=tale-7m", "a=", "a=.dead"] {
-            assert!(queue(odd).is_err(), "{odd}");
-        }
-    }
 }

@@ -56,7 +56,8 @@ pub struct Caller {
     pub limiter: Arc<Limiter>,
     /// Account of the lines of the key's batches.
     batches: Arc<Limiter>,
-    models: Option<Vec<ModelName>>,
+    /// Queues of the models that the caller may use; all if `None`.
+    pub(crate) models: Option<Vec<ModelName>>,
 }
 
 /// Reason for which a call is refused.

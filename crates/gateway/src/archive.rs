@@ -291,8 +291,12 @@ impl Archive {
 
     /// Returns a reader of the lines of a file. A file that was deleted has none.
     pub(crate) fn lines(&self, id: Uuid, longest: usize) -> Lines {
-        let chunks = self.files.lock().get(&id).map_or(0, |file| file.chunks);
-        Lines::new(self.store.clone(), id, chunks, longest)
+        Lines::new(self.store.clone(), id, self.chunks(id), longest)
+    }
+
+    /// Returns the number of chunks of a file.
+    pub(crate) fn chunks(&self, id: Uuid) -> u64 {
+        self.files.lock().get(&id).map_or(0, |file| file.chunks)
     }
 
     /// Reads a chunk of a file.

@@ -7,7 +7,7 @@ mod request;
 mod validate;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
@@ -24,7 +24,6 @@ use crate::archive::file::Purpose;
 use crate::archive::{Archive, Batch, BatchRecord};
 use crate::error::{ApiError, Result};
 use crate::files::{self, Page, archive};
-use crate::ids;
 use crate::runs::Client;
 use crate::state::App;
 
@@ -49,29 +48,10 @@ pub(crate) async fn create(
         let message = "`input_file_id` must name a file of the purpose `batch`";
         return Err(ApiError::field("input_file_id", message));
     }
-    let created_at = ids::seconds(SystemTime::now());
-    let record = BatchRecord {
-        tenant: caller.tenant.clone(),
-        key: caller.id.to_string(),
-        endpoint: asked.endpoint,
-        input,
-        window: asked.window,
-        metadata: asked.metadata,
-        output_kept_s: asked.output_kept_s,
-        status: Status::Validating,
-        created_at,
-        expires_at: created_at.saturating_add(asked.window_s),
-        late: false,
-        began: Vec::new(),
-        errors: Vec::new(),
-        model: None,
-        total: 0,
-        completed: 0,
-        failed: 0,
-        tokens: crate::archive::batch::Tokens::default(),
-        output: None,
-        error: None,
-    };
+    let mut record = BatchRecord::new(caller.tenant.clone(), caller.id, asked.endpoint, input);
+    record.expires_at = record.created_at.saturating_add(asked.window_s);
+    (record.window, record.metadata) = (asked.window, asked.metadata);
+    record.output_kept_s = asked.output_kept_s;
     if let Some(batch) = client.retries.then(|| repeated(archive, &record)).flatten() {
         return Ok(Json(batch.json()));
     }

@@ -143,6 +143,20 @@ pub struct StoreConfig {
     pub keep_s: u64,
 }
 
+impl StoreConfig {
+    /// Creates the configuration of an embedded database and its key in a folder.
+    pub fn local(folder: &Path) -> Self {
+        Self {
+            path: Some(folder.join("replies.redb")),
+            key_file: folder.join("key"),
+            shared: None,
+            region: None,
+            endpoint_url: None,
+            keep_s: keep_s(),
+        }
+    }
+}
+
 fn keep_s() -> u64 {
     600
 }
@@ -154,6 +168,8 @@ fn keep_s() -> u64 {
 pub struct BatchConfig {
     /// Maximum number of lines that run at the same time, for each model.
     pub lines: usize,
+    /// Maximum number of lines of a batch.
+    pub max_requests: u64,
     /// Maximum size of a file, in bytes.
     pub max_file: u64,
     /// Maximum size of all files of a tenant, in bytes.
@@ -162,7 +178,7 @@ pub struct BatchConfig {
 
 impl Default for BatchConfig {
     fn default() -> Self {
-        Self { lines: 16, max_file: 200 << 20, max_stored: 10 << 30 }
+        Self { lines: 16, max_requests: 50_000, max_file: 200 << 20, max_stored: 10 << 30 }
     }
 }
 

@@ -121,63 +121,17 @@ impl Gateway {
         keys: Arc<dyn KeyProvider>,
     ) -> Result<Self, Error> {
         config.check()?;
-        raise_open_files();
-        let models = Models::new(config.models.clone(), config.server.default_model.clone())
-            .map_err(ConfigError::Invalid)?;
-        let access = match (&config.access.file, &config.access.open_to) {
-            (Some(file), _) => Access::of_file(file)?,
-            (None, Some(tenant)) => Access::open_to_all(tenant.clone()),
-            (None, None) => {
-                return Err(ConfigError::Invalid("[access] is empty".to_owned()).into());
-            }
-        };
         let certificates = match (&config.server.certificate, &config.server.key) {
             (Some(certificate), Some(key)) => Some(Arc::new(Certificates::open(certificate, key)?)),
             _ => None,
         };
-        let (mut stores, mut archive, mut hash_key) = (Stores::default(), None, [0; 32]);
-        let mut keep = Duration::from_secs(600);
-        getrandom::fill(&mut hash_key).map_err(|_| no_randomness())?;
-        if let Some(kept) = &config.store {
-            // A new key would not open what is there.
-            let is_new = kept.path.as_ref().is_none_or(|path| !path.exists());
-            let key = store_key(&kept.key_file, is_new && kept.shared.is_none())?;
-            hash_key = blake3::derive_key("nsbridge/1 gateway retries", &key);
-            stores = open_stores(kept, key).await?;
-            if let Some(own) = &stores.own {
-                let read = Archive::open(own.clone(), config.batches);
-                archive = Some(Arc::new(read.map_err(|_| unreadable())?));
-            }
-            keep = Duration::from_secs(kept.keep_s);
-        }
-        let sealed = config.server.sealed.then(|| Arc::new(Sealed::new(broker.clone())));
-        let client = Client::builder().broker(broker).keys(keys).name("nsbridge gateway");
-        let client = client.connect().await?;
-        let settings = config.settings();
-        let times = Times { timeout: settings.timeout, keep };
-        let exported = Metrics::new(&models);
-        let runs = Runs::new(client.clone(), stores, times, hash_key, exported.clone());
-        let runs = Arc::new(runs);
+        let drain = CancellationToken::new();
+        let app = assemble(&config, broker, keys, drain.clone()).await?;
         let (listener, address) = listen(config.server.listen).await?;
         let metrics = match config.server.metrics {
             Some(address) => Some(listen(address).await?.0),
             None => None,
         };
-        let (started, drain) = (SystemTime::now(), CancellationToken::new());
-        let draining = drain.clone();
-        let app = Arc::new(App {
-            client,
-            access,
-            models,
-            runs,
-            archive,
-            sealed,
-            settings,
-            bodies: Bodies::default(),
-            metrics: exported,
-            started,
-            draining,
-        });
         Ok(Self { app, config, listener, address, metrics, certificates, drain })
     }
 
@@ -241,6 +195,68 @@ impl Gateway {
     }
 }
 
+/// Connects to the broker and opens the stores.
+///
+/// # Errors
+///
+/// Returns an error if a file or the broker cannot be used.
+pub(crate) async fn assemble(
+    config: &Config,
+    broker: Arc<dyn Broker>,
+    keys: Arc<dyn KeyProvider>,
+    draining: CancellationToken,
+) -> Result<Arc<App>, Error> {
+    raise_open_files();
+    let models = Models::new(config.models.clone(), config.server.default_model.clone())
+        .map_err(ConfigError::Invalid)?;
+    let access = match (&config.access.file, &config.access.open_to) {
+        (Some(file), _) => Access::of_file(file)?,
+        (None, Some(tenant)) => Access::open_to_all(tenant.clone()),
+        (None, None) => {
+            return Err(ConfigError::Invalid("[access] is empty".to_owned()).into());
+        }
+    };
+    let (mut stores, mut archive, mut hash_key) = (Stores::default(), None, [0; 32]);
+    let mut keep = Duration::from_secs(600);
+    getrandom::fill(&mut hash_key).map_err(|_| no_randomness())?;
+    if let Some(kept) = &config.store {
+        // A new key would not open what is there.
+        let is_new = kept.path.as_ref().is_none_or(|path| !path.exists());
+        let key = store_key(&kept.key_file, is_new && kept.shared.is_none())?;
+        hash_key = blake3::derive_key("nsbridge/1 gateway retries", &key);
+        stores = open_stores(kept, key).await?;
+        if let Some(own) = &stores.own {
+            let read = Archive::open(own.clone(), config.batches);
+            archive = Some(Arc::new(read.map_err(|_| unreadable())?));
+        }
+        keep = Duration::from_secs(kept.keep_s);
+    }
+    let sealed = config.server.sealed.then(|| Arc::new(Sealed::new(broker.clone())));
+    let client = Client::builder().broker(broker).keys(keys).name("nsbridge gateway");
+    let client = client.connect().await?;
+    let settings = config.settings();
+    let times = Times { timeout: settings.timeout, keep };
+    let exported = Metrics::new(&models);
+    let runs = Runs::new(client.clone(), stores, times, hash_key, exported.clone());
+    let runs = Arc::new(runs);
+    let started = SystemTime::now();
+    let bodies = Bodies::default();
+    let metrics = exported;
+    Ok(Arc::new(App {
+        client,
+        access,
+        models,
+        runs,
+        archive,
+        sealed,
+        settings,
+        bodies,
+        metrics,
+        started,
+        draining,
+    }))
+}
+
 /// Raises the limit of open files to the most that the process may have: each connection is one.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -272,7 +288,7 @@ async fn listen(asked: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
 }
 
 /// Reloads files that changed, and forgets old replies.
-async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>>) {
+pub(crate) async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>>) {
     let mut tick = interval(UPKEEP);
     loop {
         tick.tick().await;

@@ -30,11 +30,13 @@
 //! | a running gateway | [`Gateway::connect`], [`Gateway::run`] |
 //! | a gateway on a broker of your own, in tests | [`Gateway::on`] |
 //! | a gateway as the broker of another one, which seals | [`GatewayBroker`] |
+//! | a batch of a file, without a listener | [`BatchRun`] |
 //! | API keys | [`access::add`], [`access::list`], [`access::disable`] |
 
 pub mod access;
 mod accounts;
 mod archive;
+mod batch_run;
 mod batches;
 mod bodies;
 mod catalog;
@@ -79,6 +81,7 @@ mod tools;
 mod unread;
 mod wire;
 
+pub use batch_run::{BatchError, BatchProgress, BatchRun};
 pub use catalog::{Model, Reasoning, Task, Tools};
 pub use config::{
     AccessConfig, BatchConfig, Broker, Config, ConfigError, Keys, Server, StoreConfig,

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
+mod batch;
 mod batches;
 mod demo;
 mod dev;

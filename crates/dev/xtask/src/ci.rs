@@ -5,7 +5,7 @@ use std::env;
 use anyhow::{Result, ensure};
 
 use crate::cargo::{self, Cargo};
-use crate::{attack, chaos, lint, say, test};
+use crate::{attack, chaos, lint, page, say, test};
 
 pub(crate) fn run() -> Result<()> {
     let mut cargo = Cargo::here().with("CARGO_INCREMENTAL", "0");
@@ -19,6 +19,7 @@ pub(crate) fn run() -> Result<()> {
     let parts = [
         ("lint", lint::run(&cargo)),
         ("test", test::run(&cargo, &[])),
+        ("page", page::run(&cargo, &page::Arguments::default())),
         ("chaos", chaos::run(&cargo, &chaos::Arguments::default())),
         ("attack", attack::run(&cargo, &attack::Arguments::default())),
     ];

@@ -35,8 +35,10 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     let smollm2 = machine::models::smollm2()?;
     let target = cargo.target_dir();
     let browser = machine::browser::ready(&target)?;
-    // With the features of the tests of the workspace, so that nothing is compiled twice.
-    let mut build = cargo.command(&["build", "--workspace", "--bin", "nsbridge", "--features"]);
+    // The tests of the workspace are built too, because their dependencies decide which features all
+    // crates have: so the command is the one of `cargo xtask test`, and is not compiled again.
+    let build = ["build", "--workspace", "--bin", "nsbridge", "--test", "it", "--features"];
+    let mut build = cargo.command(&build);
     build.arg(cargo.features(&[])?);
     ensure!(cargo::run(build)?, "the command nsbridge could not be built");
     let broker = Broker::start(cargo)?;

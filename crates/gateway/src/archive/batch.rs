@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::access::ApiKeyId;
 use crate::ids;
 
 /// Endpoint that answers the lines of a batch.
@@ -100,6 +101,15 @@ pub(crate) struct Tokens {
     pub(crate) reasoning: u64,
 }
 
+impl Tokens {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.input += more.input;
+        self.cached += more.cached;
+        self.output += more.output;
+        self.reasoning += more.reasoning;
+    }
+}
+
 /// Batch as it is stored. Times are Unix times in seconds.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct BatchRecord {
@@ -140,6 +150,33 @@ impl fmt::Debug for BatchRecord {
 }
 
 impl BatchRecord {
+    /// Creates the record of a new batch. Window and expiry are still to be set.
+    pub(crate) fn new(tenant: Tenant, key: ApiKeyId, endpoint: Endpoint, input: Uuid) -> Self {
+        let created_at = ids::seconds(SystemTime::now());
+        Self {
+            tenant,
+            key: key.to_string(),
+            endpoint,
+            input,
+            window: String::new(),
+            metadata: None,
+            output_kept_s: super::KEPT_S,
+            status: Status::Validating,
+            created_at,
+            expires_at: created_at,
+            late: false,
+            began: Vec::new(),
+            errors: Vec::new(),
+            model: None,
+            total: 0,
+            completed: 0,
+            failed: 0,
+            tokens: Tokens::default(),
+            output: None,
+            error: None,
+        }
+    }
+
     /// Enters a state.
     pub(crate) fn enter(&mut self, status: Status) {
         self.status = status;
@@ -166,6 +203,8 @@ pub(crate) struct Batch {
     /// Lines with a result.
     pub(crate) completed: AtomicU64,
     pub(crate) failed: AtomicU64,
+    /// Tokens of the replies of this process.
+    pub(crate) tokens: AtomicU64,
 }
 
 impl fmt::Debug for Batch {
@@ -182,7 +221,15 @@ impl Batch {
         }
         let counts = [record.completed, record.failed].map(AtomicU64::new);
         let ([completed, failed], turn) = (counts, tokio::sync::Mutex::default());
-        Self { id, record: Mutex::new(record), turn, stop, completed, failed }
+        Self {
+            id,
+            record: Mutex::new(record),
+            turn,
+            stop,
+            completed,
+            failed,
+            tokens: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn record(&self) -> BatchRecord {

@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use nsbridge_protocol::Uuid;
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::line::Outcome;
 use super::validate::LineRequest;
@@ -27,25 +25,6 @@ struct Files {
     tokens: Tokens,
     /// True if the files would be larger than the tenant may have, and so were not written.
     full: bool,
-}
-
-/// Part of an output line that counts its tokens.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Counted {
-    response: Option<CountedResponse>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct CountedResponse {
-    body: CountedBody,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct CountedBody {
-    usage: Option<Value>,
 }
 
 /// Writes the files of a batch, and ends it.
@@ -115,7 +94,7 @@ fn assembled(
         }
         let draft = if outcome.is_ok {
             files.completed += 1;
-            count(&mut files.tokens, &outcome.text);
+            files.tokens.add(outcome.tokens());
             &mut files.output
         } else {
             files.failed += 1;
@@ -159,22 +138,4 @@ fn new_file(batch: Uuid, record: &BatchRecord, kind: &str) -> File {
         expires_at: Some(created_at.saturating_add(record.output_kept_s)),
         whole: false,
     }
-}
-
-/// Adds the tokens of an output line.
-fn count(tokens: &mut Tokens, line: &[u8]) {
-    let counted: Counted = serde_json::from_slice(line).unwrap_or_default();
-    let Some(usage) = counted.response.and_then(|response| response.body.usage) else { return };
-    let number = |pointers: [&str; 2]| {
-        let found = pointers.iter().find_map(|pointer| usage.pointer(pointer)?.as_u64());
-        found.unwrap_or_default()
-    };
-    tokens.input += number(["/prompt_tokens", "/input_tokens"]);
-    tokens.output += number(["/completion_tokens", "/output_tokens"]);
-    tokens.cached +=
-        number(["/prompt_tokens_details/cached_tokens", "/input_tokens_details/cached_tokens"]);
-    tokens.reasoning += number([
-        "/completion_tokens_details/reasoning_tokens",
-        "/output_tokens_details/reasoning_tokens",
-    ]);
 }

@@ -67,7 +67,10 @@ async fn validated(app: &Arc<App>, archive: &Archive, batch: &Arc<Batch>) -> Res
     let checked = match app.access.holder(&record.key) {
         Ok(caller) => {
             let (app, endpoint) = (app.clone(), record.endpoint);
-            archive.with_store(move |_| validate(lines, endpoint, &app.models, &caller)).await?
+            let most = archive.limits.max_requests;
+            archive
+                .with_store(move |_| validate(lines, endpoint, most, &app.models, &caller))
+                .await?
         }
         Err(denied) => Err(vec![LineError {
             code: "invalid_api_key".to_owned(),

@@ -10,12 +10,13 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use nsbridge_protocol::Uuid;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::sleep;
 
 use super::validate::LineRequest;
-use crate::archive::batch::Endpoint;
+use crate::archive::batch::{Endpoint, Tokens};
 use crate::archive::{Archive, Batch, BatchRecord, Line, Room};
 use crate::error::ApiError;
 use crate::runs::{self, Client};
@@ -46,6 +47,25 @@ struct WrittenResponse<'a> {
 struct WrittenError<'a> {
     code: &'a str,
     message: &'a str,
+}
+
+/// Part of an output line that counts its tokens.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Counted {
+    response: Option<CountedResponse>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CountedResponse {
+    body: CountedBody,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CountedBody {
+    usage: Option<Value>,
 }
 
 /// Result of a line: the line of the output file or of the error file.
@@ -82,6 +102,29 @@ impl Outcome {
     fn new(is_ok: bool, written: &Written<'_>) -> Self {
         // Only a map whose keys are no texts cannot be written.
         Self { is_ok, text: serde_json::to_vec(written).unwrap_or_default() }
+    }
+
+    /// Returns the tokens of the answer.
+    pub(super) fn tokens(&self) -> Tokens {
+        let counted: Counted = serde_json::from_slice(&self.text).unwrap_or_default();
+        let usage = counted.response.and_then(|response| response.body.usage);
+        let usage = usage.unwrap_or_default();
+        let number = |pointers: [&str; 2]| {
+            let found = pointers.iter().find_map(|pointer| usage.pointer(pointer)?.as_u64());
+            found.unwrap_or_default()
+        };
+        Tokens {
+            input: number(["/prompt_tokens", "/input_tokens"]),
+            output: number(["/completion_tokens", "/output_tokens"]),
+            cached: number([
+                "/prompt_tokens_details/cached_tokens",
+                "/input_tokens_details/cached_tokens",
+            ]),
+            reasoning: number([
+                "/completion_tokens_details/reasoning_tokens",
+                "/output_tokens_details/reasoning_tokens",
+            ]),
+        }
     }
 
     /// Returns the outcome as it is stored.
@@ -129,7 +172,7 @@ pub(super) async fn run(
         Err(error) => Outcome::unanswered(batch.id, number, None, error.code(), error.message()),
     };
     drop((line, room));
-    let (id, stored) = (batch.id, outcome.stored());
+    let (id, stored, tokens) = (batch.id, outcome.stored(), outcome.tokens().output);
     let stored: Arc<[u8]> = stored.into();
     let [mut pause, longest] = PAUSES;
     loop {
@@ -146,6 +189,7 @@ pub(super) async fn run(
     app.runs.forget_line(&named);
     let count = if outcome.is_ok { &batch.completed } else { &batch.failed };
     count.fetch_add(1, Ordering::Relaxed);
+    batch.tokens.fetch_add(tokens, Ordering::Relaxed);
 }
 
 /// Asks the endpoint until it answers, or refuses for good.

@@ -16,9 +16,6 @@ use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::store::Unstored;
 
-/// Maximum number of lines of a batch, as in OpenAI's interface.
-const MOST_LINES: u64 = 50_000;
-
 /// Number of errors after which a file is not read any further.
 const MOST_ERRORS: usize = 100;
 
@@ -134,6 +131,7 @@ impl LineError {
 pub(super) fn validate(
     mut lines: Lines,
     endpoint: Endpoint,
+    most: u64,
     models: &Models,
     caller: &Arc<Caller>,
 ) -> Result<Result<Valid, Vec<LineError>>, Unstored> {
@@ -141,8 +139,8 @@ pub(super) fn validate(
     let (mut model, mut is_mixed) = (None, false);
     while let Some(line) = lines.next()? {
         count += 1;
-        if count > MOST_LINES {
-            let message = format!("the file has more than {MOST_LINES} requests");
+        if count > most {
+            let message = format!("the file has more than {most} requests");
             let error = ApiError::bad_request(message).coded("too_many_requests");
             errors.push(LineError::of(None, &error));
             break;

@@ -130,3 +130,87 @@ pub(super) fn queue(caller: &Caller, client: &str) -> Option<String> {
 fn is_number(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_crypto::{Key, RequestHead, seal_control, seal_request};
+    use nsbridge_protocol::{ControlKind, RequestId, Uuid};
+
+    use super::{check, check_control, queue};
+    use crate::access::{Access, ApiKeyId, Caller};
+    use crate::catalog::{Model, Models};
+    use crate::wire::Answer;
+
+    fn caller(id: &str, models: Option<&[&str]>) -> Caller {
+        let access = Access::open_to_all("t".parse().unwrap());
+        let mut caller = access.check(None, None).unwrap().for_batch();
+        caller.id = id.parse::<ApiKeyId>().unwrap();
+        let names = |models: &[&str]| models.iter().map(|name| name.parse().unwrap()).collect();
+        caller.models = models.map(names);
+        caller
+    }
+
+    fn models() -> Models {
+        let all = ["m", "other"].map(|name| (name.to_owned(), Model::default()));
+        Models::new(all.into(), None).unwrap()
+    }
+
+    fn head(model: &str, tenant: &str, lasts_ms: u64) -> RequestHead {
+        RequestHead {
+            id: RequestId(Uuid::from_u128(1)),
+            created_at_ms: 1_800_000_000_000,
+            expires_at_ms: 1_800_000_000_000 + lasts_ms,
+            model: model.parse().unwrap(),
+            tenant: tenant.parse().unwrap(),
+            key_id: "k".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_reply_queue_belongs_to_one_key() {
+        let number = "0123456789abcdef0123456789abcdef";
+        let [one, other] = ["00112233", "8899abcd"].map(|id| caller(id, None));
+        assert_eq!(queue(&one, number), queue(&one, number));
+        assert_ne!(queue(&one, number), queue(&other, number));
+        assert!(!queue(&one, number).unwrap().contains(number));
+        for odd in
+            ["", "0123", "0123456789ABCDEF0123456789abcdef", "../9abcdef0123456789abcdef0123"]
+        {
+            assert_eq!(queue(&one, odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_of_the_keys_tenant_and_for_one_of_its_models() {
+        let (caller, models) = (caller("00112233", Some(&["m"])), models());
+        let reason = |head: RequestHead| {
+            let sealed = seal_request(&Key::from_bytes([7; 32]), &head, b"{}").unwrap();
+            match check(&sealed.frame, &caller, &models) {
+                Ok(checked) => checked.head.model.to_string(),
+                Err(Answer::Rejected { reason }) => reason,
+                Err(other) => format!("{other:?}"),
+            }
+        };
+        assert_eq!(reason(head("m", "t", 1000)), "m");
+        assert!(reason(head("m", "u", 1000)).contains("another tenant"));
+        for model in ["other", "absent"] {
+            assert!(reason(head(model, "t", 1000)).contains("no such model"), "{model}");
+        }
+        assert!(reason(head("m", "t", 1 << 40)).contains("time limit"));
+        assert!(matches!(check(b"odd", &caller, &models), Err(Answer::Rejected { .. })));
+    }
+
+    #[test]
+    fn a_control_frame_reaches_workers_of_the_keys_models_alone() {
+        let (caller, models) = (caller("00112233", Some(&["m"])), models());
+        let sealed = seal_request(&Key::from_bytes([7; 32]), &head("m", "t", 1000), b"{}").unwrap();
+        let id = RequestId(Uuid::from_u128(1));
+        let frame = seal_control(&sealed.reply_root, id, ControlKind::Cancel, b"").unwrap();
+        let passes = |key: &str| check_control(&frame, key, &caller, &models).is_ok();
+        assert!(passes("m") && passes("nsbridge.control.0123456789abcdef0123456789abcdef"));
+        for key in ["other", "absent", "#", "nsbridge.control.", "nsbridge.reply.0123", ""] {
+            assert!(!passes(key), "{key}");
+        }
+        assert!(check_control(b"odd", "m", &caller, &models).is_err());
+    }
+}
