@@ -35,7 +35,7 @@ pub(crate) struct App {
     pub(crate) draining: CancellationToken,
 }
 
-/// What the sessions of proxies share.
+/// State that the sessions of proxies share.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     pub(crate) broker: Arc<dyn Broker>,

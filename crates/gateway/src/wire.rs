@@ -65,7 +65,7 @@ pub(crate) enum Answer {
     /// The queue is full, or the key is at a limit.
     Refused,
     NoQueue,
-    /// It is not known whether the broker has the message.
+    /// Unknown outcome: the broker may have the message.
     Lost,
     /// Another try meets the same refusal.
     Rejected {
