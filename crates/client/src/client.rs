@@ -132,7 +132,6 @@ impl Client {
         let replay_of = request.replay_of;
         let original = self.original(request, &point).await?;
         let sealed = original.seal()?;
-        let id = original.head.id;
         let bytes = sealed.frame.len() as u64;
         let envelope = original.envelope(None);
         let mut message = envelope::message(sealed.frame, &envelope, &self.0.reply_queue, clients);
@@ -143,8 +142,8 @@ impl Client {
         let merge = Merge::new(sealed.reply_root, O::replay_key);
         let merge = merge.after(point.pieces, fingerprint);
         // Register before publishing, so that the first reply finds its entry.
-        let inbox = self.0.router.register(original, merge, deadline, bytes);
-        let reply = Reply::new(id, inbox, self.0.router.clone(), self.0.close.clone(), deadline);
+        let registered = self.0.router.register(original, merge, deadline, bytes);
+        let reply = Reply::new(registered, self.0.router.clone(), self.0.close.clone(), deadline);
         self.publish(&envelope, message, deadline).await?;
         Ok(reply)
     }

@@ -128,6 +128,8 @@ pub(crate) struct Progress {
 /// Request that waits for its reply, or ended recently.
 #[derive(Debug)]
 pub(crate) struct PendingRequest {
+    /// Number by which its caller knows it from others of the same id.
+    pub(crate) registration: u64,
     original: Original,
     merge: Merge,
     /// `None` once the request is over.
@@ -157,6 +159,7 @@ impl PendingRequest {
     ) -> (Self, mpsc::Receiver<ReplyEvent>) {
         let (sender, events) = mpsc::channel(INBOX);
         let pending = Self {
+            registration: 0,
             original,
             merge,
             inbox: Some(sender),

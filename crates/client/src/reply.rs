@@ -16,7 +16,7 @@ use tokio_util::sync::DropGuard;
 
 use crate::error::{Error, Result};
 use crate::pending::{INBOX, ReplyEvent};
-use crate::router::Router;
+use crate::router::{Registration, Router};
 
 /// Minimum time that a caller waits before it receives [`Event::Waiting`].
 const MIN_WAIT: Duration = Duration::from_secs(1);
@@ -65,7 +65,7 @@ pub enum Event<O> {
 /// }
 /// ```
 pub struct Reply<O> {
-    id: RequestId,
+    registration: Registration,
     inbox: mpsc::Receiver<ReplyEvent>,
     router: Arc<Router>,
     /// Keeps the client, and thus the consumer of the reply queue, alive.
@@ -84,44 +84,56 @@ pub struct Reply<O> {
 
 impl<O: DeserializeOwned> Reply<O> {
     pub(crate) fn new(
-        id: RequestId,
-        inbox: mpsc::Receiver<ReplyEvent>,
+        (registration, inbox): (Registration, mpsc::Receiver<ReplyEvent>),
         router: Arc<Router>,
         open: Arc<DropGuard>,
         deadline: Instant,
     ) -> Self {
         let (hint, told, since, over, output) = (None, None, None, false, PhantomData);
         let timer = Box::pin(sleep_until(deadline));
-        Self { id, inbox, router, _open: open, deadline, hint, told, since, timer, over, output }
+        let _open = open;
+        Self {
+            registration,
+            inbox,
+            router,
+            _open,
+            deadline,
+            hint,
+            told,
+            since,
+            timer,
+            over,
+            output,
+        }
     }
 
     /// Returns the request id, which is safe to log.
     pub fn id(&self) -> RequestId {
-        self.id
+        self.registration.id
     }
 
     /// Returns the number of sealed bytes sent and received for this request.
     pub fn sealed_bytes(&self) -> u64 {
-        self.router.progress(self.id).map_or(0, |progress| progress.sealed)
+        self.router.progress(self.registration).map_or(0, |progress| progress.sealed)
     }
 
     /// Returns the revision of the model that produced the pieces so far; before the first piece,
     /// that of the stream that opened last. `None` before a worker has opened the request, or if
     /// its worker knows no revision.
     pub fn revision(&self) -> Option<Revision> {
-        self.router.progress(self.id)?.revision
+        self.router.progress(self.registration)?.revision
     }
 
     /// Returns the fingerprint of the worker that produced the last piece; `None` before the first
     /// piece, or if its handler has no fingerprint. A [`ResumePoint`](crate::ResumePoint) needs it.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
-        self.router.progress(self.id)?.fingerprint
+        self.router.progress(self.registration)?.fingerprint
     }
 
     /// Returns the attempt that produced the last piece; `None` before the first piece. Another value
     /// than before means that another worker, or another delivery, continued the reply.
     pub fn attempt(&self) -> Option<AttemptNo> {
-        self.router.progress(self.id)?.attempt
+        self.router.progress(self.registration)?.attempt
     }
 
     /// Returns the next event; `None` after the last one, which is [`Event::Done`] or an error.
@@ -140,7 +152,7 @@ impl<O: DeserializeOwned> Reply<O> {
         self.over = matches!(event, Ok(Event::Done(_)) | Err(_));
         if self.over {
             // Has no effect if the worker has ended the request.
-            self.router.cancel(self.id);
+            self.router.cancel(self.registration);
         }
         Poll::Ready(Some(event))
     }
@@ -148,7 +160,7 @@ impl<O: DeserializeOwned> Reply<O> {
     /// Cancels the request and notifies its workers. No further event comes.
     pub fn cancel(&mut self) {
         self.over = true;
-        self.router.cancel(self.id);
+        self.router.cancel(self.registration);
     }
 
     /// Waits until the reply is complete, and returns all pieces.
@@ -172,7 +184,7 @@ impl<O: DeserializeOwned> Reply<O> {
     fn poll_wait(&mut self, context: &mut Context<'_>) -> Poll<Result<Event<O>>> {
         let waiting = self.router.timing().waiting;
         loop {
-            let progress = self.router.progress(self.id);
+            let progress = self.router.progress(self.registration);
             match self.inbox.poll_recv(context) {
                 Poll::Ready(Some(event)) => return Poll::Ready(self.read(event)),
                 Poll::Ready(None) if progress.is_none() => return Poll::Ready(Err(Error::Closed)),
@@ -218,7 +230,7 @@ impl<O: DeserializeOwned> Reply<O> {
     }
 
     fn too_late(&self) -> Error {
-        let progress = self.router.progress(self.id);
+        let progress = self.router.progress(self.registration);
         let (pieces, gap) = progress.map_or((0, false), |now| (now.pieces, now.gap));
         if gap { Error::Truncated { pieces } } else { Error::Deadline { pieces, hint: self.hint } }
     }
@@ -235,12 +247,12 @@ impl<O: DeserializeOwned> Stream for Reply<O> {
 impl<O> Drop for Reply<O> {
     fn drop(&mut self) {
         // Has no effect if the request is over.
-        self.router.cancel(self.id);
+        self.router.cancel(self.registration);
     }
 }
 
 impl<O> fmt::Debug for Reply<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Reply").field("id", &self.registration.id).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,7 @@
 //! Dispatch of frames from the reply queue to the waiting requests.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nsbridge_crypto::{ErrorHint, ReplyHead};
@@ -82,40 +83,63 @@ pub(crate) struct Router {
     /// Canceled when the client is dropped.
     closed: CancellationToken,
     pending: Mutex<HashMap<RequestId, PendingRequest>>,
+    /// Number of the next registration.
+    next: AtomicU64,
     timing: Timing,
+}
+
+/// Registration of a request. A request that is reattached to has a new one under the same id, and
+/// the reply of the earlier one must not end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registration {
+    pub(crate) id: RequestId,
+    number: u64,
 }
 
 impl Router {
     pub(crate) fn new(publish: Arc<Publish>, closed: CancellationToken, timing: Timing) -> Self {
-        Self { publish, runtime: Handle::current(), closed, pending: Mutex::default(), timing }
+        let (pending, next) = (Mutex::default(), AtomicU64::new(0));
+        Self { publish, runtime: Handle::current(), closed, pending, next, timing }
     }
 
     /// Registers a request that is about to be published, and returns the receiver of its events.
+    /// Cancels an earlier registration of its id.
     pub(crate) fn register(
-        &self,
+        self: &Arc<Self>,
         original: Original,
         merge: Merge,
         deadline: Instant,
         sealed: u64,
-    ) -> mpsc::Receiver<ReplyEvent> {
-        let id = original.head.id;
-        let (pending, events) = PendingRequest::new(original, merge, deadline, sealed);
-        self.pending().insert(id, pending);
-        events
+    ) -> (Registration, mpsc::Receiver<ReplyEvent>) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let registration = Registration { id: original.head.id, number };
+        let (mut pending, events) = PendingRequest::new(original, merge, deadline, sealed);
+        pending.registration = number;
+        let earlier = self.pending().insert(registration.id, pending);
+        self.send(earlier.map(|mut earlier| earlier.cancel()).unwrap_or_default());
+        (registration, events)
     }
 
     pub(crate) fn timing(&self) -> &Timing {
         &self.timing
     }
 
-    /// Returns the progress of a request; `None` if it was forgotten.
-    pub(crate) fn progress(&self, id: RequestId) -> Option<Progress> {
-        self.pending().get(&id).map(PendingRequest::progress)
+    /// Returns the progress of a request; `None` if it was forgotten or registered again.
+    pub(crate) fn progress(&self, registration: Registration) -> Option<Progress> {
+        let pending = self.pending();
+        let entry = pending.get(&registration.id);
+        entry
+            .filter(|entry| entry.registration == registration.number)
+            .map(PendingRequest::progress)
     }
 
     /// Ends a request that its caller no longer needs, and cancels its workers.
-    pub(crate) fn cancel(self: &Arc<Self>, id: RequestId) {
-        let messages = self.pending().get_mut(&id).map(PendingRequest::cancel).unwrap_or_default();
+    pub(crate) fn cancel(self: &Arc<Self>, registration: Registration) {
+        let mut pending = self.pending();
+        let entry = pending.get_mut(&registration.id);
+        let entry = entry.filter(|entry| entry.registration == registration.number);
+        let messages = entry.map(PendingRequest::cancel).unwrap_or_default();
+        drop(pending);
         self.send(messages);
     }
 
@@ -344,6 +368,7 @@ mod tests {
     use nsbridge_queue::{
         Broker, Confirmed, Limits, MemoryBroker, Message, ReconnectingConnection,
     };
+    use tokio::sync::mpsc::error::TryRecvError;
     use tokio::time::{Instant, advance, sleep, timeout};
     use tokio_util::sync::CancellationToken;
 
@@ -402,7 +427,7 @@ mod tests {
             ));
             let merge = Merge::new(root(), |piece| Cow::Borrowed(piece));
             let deadline = Instant::now() + Duration::from_secs(60);
-            let _notes = router.register(original(), merge, deadline, 0);
+            let (registration, _events) = router.register(original(), merge, deadline, 0);
             let again = router.clone();
             let taken = |answer| matches!(answer, Ok(Confirmed::Taken)).then_some(());
             let copy = async move {
@@ -421,11 +446,39 @@ mod tests {
             assert_eq!(*consumer.recv().await.unwrap().message.body, [7; 4]);
 
             // The request is canceled, so the next copy is not published.
-            router.cancel(head.id);
+            router.cancel(registration);
             let message = Message::new(vec![7; 4]);
             assert_eq!(router.enqueue(&original().envelope(None), message, taken).await, None);
             assert_eq!(worker.depth(&queue).await.unwrap().messages, 0);
         }
+    }
+
+    /// The task that reads the earlier reply may drop it after another one has reattached.
+    #[tokio::test]
+    async fn an_earlier_reply_does_not_cancel_the_one_that_reattached() {
+        let broker = Arc::new(MemoryBroker::new());
+        let link = ReconnectingConnection::new(broker.clone(), "client".to_owned());
+        let publish = Arc::new(Publish::new(link));
+        let router = Router::new(publish, CancellationToken::new(), Timing::default());
+        let router = Arc::new(router);
+        let worker = broker.connect("worker").await.unwrap();
+        let model = original().head.model;
+        worker.declare_control_queue("control", &model, None).await.unwrap();
+        let mut control = worker.consume("control", 8).await.unwrap();
+        let register = || {
+            let merge = Merge::new(original().seal().unwrap().reply_root, |piece| piece.into());
+            router.register(original(), merge, Instant::now() + Duration::from_secs(60), 0)
+        };
+        let (earlier, mut ended) = register();
+        let (later, mut events) = register();
+        assert!(ended.recv().await.is_none() && router.progress(earlier).is_none());
+        // The worker of the earlier registration is told.
+        control.recv().await.unwrap();
+        router.cancel(earlier);
+        assert!(router.progress(later).is_some());
+        assert!(events.try_recv().is_err_and(|error| error == TryRecvError::Empty));
+        router.cancel(later);
+        assert!(events.try_recv().is_err_and(|error| error == TryRecvError::Disconnected));
     }
 
     #[tokio::test(start_paused = true)]

@@ -139,7 +139,9 @@ impl Shared {
         let before = state.next_alarm();
         let done = work(&mut state);
         let after = state.next_alarm();
+        let gone = std::mem::take(&mut state.gone);
         drop(state);
+        drop(gone);
         if after.is_some_and(|after| before.is_none_or(|before| after < before)) {
             self.earlier.notify_waiters();
         }

@@ -327,3 +327,51 @@ impl Publisher for MemoryPublisher {
 fn no_exchange() -> Error {
     Error::Lost { reason: "the channel was closed: there is no such exchange".to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::MemoryBroker;
+
+    /// A delivery that is handed out while its receiver is dropped stays in the channel: tokio drops
+    /// it with the last sender, which is the queue's.
+    #[tokio::test]
+    async fn a_delivery_that_its_consumer_has_not_seen_is_requeued_without_the_brokers_lock() {
+        for by_disconnect in [false, true] {
+            let shared = Arc::clone(&MemoryBroker::new().shared);
+            let link = Link::open(&shared, "worker");
+            let connection = MemoryConnection(Arc::clone(&link));
+            connection.declare_model(&"m".parse().unwrap()).await.unwrap();
+            let publisher = connection.publisher().await.unwrap();
+            let confirm = publisher.publish("", "nsbridge.m", Message::new(vec![1])).await;
+            confirm.unwrap().await.unwrap();
+            let (sender, receiver) = mpsc::channel(2);
+            let permit = sender.clone().reserve_owned().await.unwrap();
+            let peer: Arc<dyn Peer> = link.clone();
+            let id = shared.change(|state| {
+                let id = state.next_id();
+                state.with("nsbridge.m", |queue, _| queue.subscribe(id, &peer, sender, 2));
+                id
+            });
+            let mut receiver = receiver;
+            let delivery = receiver.recv().await.unwrap();
+            drop(receiver);
+            permit.send(delivery);
+            let queue = "nsbridge.m".to_owned();
+            let subscribed = Subscribed { link: Arc::clone(&link), queue, id: AtomicU64::new(id) };
+            let (told, ended) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                if by_disconnect {
+                    link.end("it was closed");
+                }
+                drop(subscribed);
+                told.send(()).unwrap();
+            });
+            ended.recv_timeout(Duration::from_secs(10)).expect("the lock is free");
+            let waiting = shared.change(|state| state.depth("nsbridge.m", 0)).unwrap().messages;
+            assert_eq!(waiting, 1);
+        }
+    }
+}

@@ -52,8 +52,10 @@ pub(super) struct DeadLetter {
     pub(super) reason: &'static str,
 }
 
+/// Consumer of a queue. It is dropped without the broker's lock: a delivery that was handed out while
+/// its receiver was dropped stays in the channel, and its destructor takes that lock.
 #[derive(Debug)]
-struct Subscriber {
+pub(super) struct Subscriber {
     id: u64,
     connection: u64,
     peer: Weak<dyn Peer>,
@@ -81,6 +83,8 @@ pub(super) struct Queue {
     ready_bytes: u64,
     unsettled: BTreeMap<u64, Unsettled>,
     subscribers: VecDeque<Subscriber>,
+    /// Removed consumers, which have not been dropped.
+    gone: Vec<Subscriber>,
     /// Time at which the queue is deleted if it has no consumer until then.
     pub(super) ends: Option<Instant>,
     next_tag: u64,
@@ -153,8 +157,26 @@ impl Queue {
     }
 
     pub(super) fn unsubscribe(&mut self, id: u64) {
-        self.subscribers.retain(|subscriber| subscriber.id != id);
+        self.remove(|subscriber| subscriber.id == id);
         self.renew_lease();
+    }
+
+    fn remove(&mut self, goes: impl Fn(&Subscriber) -> bool) {
+        let all = std::mem::take(&mut self.subscribers);
+        let (gone, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(goes);
+        self.subscribers = stay.into();
+        self.gone.extend(gone);
+    }
+
+    /// Takes the consumers that were removed.
+    pub(super) fn take_gone(&mut self) -> Vec<Subscriber> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// Ends the queue, and returns its consumers.
+    pub(super) fn end(mut self) -> Vec<Subscriber> {
+        self.gone.extend(self.subscribers);
+        self.gone
     }
 
     /// Pauses the deliveries of a consumer.
@@ -197,7 +219,7 @@ impl Queue {
         let tags: Vec<u64> =
             self.unsettled.iter().filter(|(_, held)| theirs(held)).map(|(tag, _)| *tag).collect();
         let before = self.subscribers.len();
-        self.subscribers.retain(|subscriber| subscriber.connection != connection);
+        self.remove(|subscriber| subscriber.connection == connection);
         if self.subscribers.len() < before {
             self.renew_lease();
         }

@@ -6,7 +6,7 @@ use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_
 use nsbridge_protocol::{ModelName, Priority, Revision};
 use tokio::time::Instant;
 
-use super::queue::{Arguments, DeadLetter, Queue};
+use super::queue::{Arguments, DeadLetter, Queue, Subscriber};
 use crate::{Confirmed, Depth, Error, Limits, Message, Result};
 
 /// Queues, bindings and connections of a memory broker.
@@ -16,6 +16,8 @@ pub(super) struct State {
     bindings: HashMap<(&'static str, String), BTreeSet<String>>,
     /// Times at which something expires. Stale ones do no harm.
     alarms: BTreeSet<Instant>,
+    /// Consumers that have ended, to be dropped without the lock.
+    pub(super) gone: Vec<Subscriber>,
     pub(super) limits: Limits,
     next_id: u64,
 }
@@ -114,7 +116,9 @@ impl State {
     }
 
     pub(super) fn delete(&mut self, name: &str) {
-        self.queues.remove(name);
+        if let Some(queue) = self.queues.remove(name) {
+            self.gone.extend(queue.end());
+        }
     }
 
     fn declare(&mut self, name: &str, arguments: Arguments) -> Result<()> {
@@ -199,6 +203,7 @@ impl State {
         let mut dead = Vec::new();
         let done = work(queue, &mut dead);
         queue.advance(&mut dead);
+        self.gone.extend(queue.take_gone());
         self.alarms.extend(queue.alarm());
         self.bury(dead);
         done
@@ -239,7 +244,8 @@ impl State {
     }
 
     fn remove_queues(&mut self, goes: impl Fn(&Queue) -> bool) {
-        self.queues.retain(|_, queue| !goes(queue));
+        let ended = self.queues.extract_if(|_, queue| goes(queue));
+        self.gone.extend(ended.flat_map(|(_, queue)| queue.end()));
         let queues = &self.queues;
         self.bindings.retain(|_, bound| {
             bound.retain(|name| queues.contains_key(name));
