@@ -257,6 +257,11 @@ impl Run {
         self.log.lock().ending.clone()
     }
 
+    /// Returns true if the reply has failed, false if it is done, and `None` in progress.
+    pub(crate) fn has_failed(&self) -> Option<bool> {
+        self.log.lock().ending.as_ref().map(|ending| matches!(ending, Ending::Failed(_)))
+    }
+
     pub(crate) fn revision(&self) -> Option<Revision> {
         self.log.lock().revision.clone()
     }

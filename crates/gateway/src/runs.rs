@@ -318,7 +318,7 @@ impl Runs {
     /// idempotency key has already.
     fn add(&self, record: Record, named: bool) -> std::result::Result<Arc<Entry>, Arc<Entry>> {
         let mut known = self.known.lock();
-        if let Some(other) = known.joined(&record.join).filter(|_| named) {
+        if named && let Some(other) = known.joined(&record.join) {
             return Err(other);
         }
         let entry = Entry::new(record, false);

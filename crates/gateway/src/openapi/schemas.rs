@@ -55,7 +55,8 @@ fn tokens() -> Value {
 
 fn messages() -> Value {
     let text = json!({ "type": "string" });
-    let message = object(&["role", "content"], &json!({ "role": text, "content": {} }));
+    // A message of a tool call has no content.
+    let message = object(&["role"], &json!({ "role": text, "content": {} }));
     json!({ "type": "array", "minItems": 1, "items": message })
 }
 

@@ -14,6 +14,7 @@ use crate::class::Tier;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::output::{OutputParser, ToolFormat};
+use crate::sampling::sampling;
 use crate::tools::{Shape, parse_choice, parse_tools};
 
 /// Values of `include` that are taken. Those that concern other kinds of input have no effect.
@@ -108,10 +109,8 @@ impl ResponsesRequest {
             return Err(ApiError::field("input", "`input` is missing"));
         }
         let mut input = TextInput { messages, ..TextInput::default() };
-        input.temperature = fields.take("temperature")?;
-        input.top_p = fields.take("top_p")?;
+        let seed = sampling(&mut fields, &mut input)?;
         input.max_tokens = fields.take("max_output_tokens")?;
-        let seed = fields.take::<i64>("seed")?.map(i64::cast_unsigned);
         input.top_logprobs = fields.take::<u32>("top_logprobs")?.filter(|top| *top > 0);
         input.chat_template_kwargs = fields.take("chat_template_kwargs")?.unwrap_or_default();
         let include: Vec<String> = fields.take("include")?.unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Reply with its request, and the replies that a gateway knows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,7 @@ use crate::store::{Kept, Record};
 pub(super) struct Known {
     pub(super) entries: HashMap<RequestId, Arc<Entry>>,
     /// Replies by the hash of a retry, oldest first.
-    joins: HashMap<[u8; 32], Vec<RequestId>>,
+    joins: HashMap<[u8; 32], VecDeque<RequestId>>,
     /// Numbers of requests that were refused, by the hash of a retry, and the time of the last one.
     refused: HashMap<[u8; 32], (u32, Instant)>,
     /// Bytes of the requests that were added since the last sweep.
@@ -55,7 +55,7 @@ impl Known {
         let id = entry.record.id;
         self.added += entry.record.bytes();
         if self.entries.insert(id, entry.clone()).is_none() {
-            self.joins.entry(entry.record.join).or_default().push(id);
+            self.joins.entry(entry.record.join).or_default().push_back(id);
         }
     }
 
@@ -68,7 +68,10 @@ impl Known {
     pub(super) fn remove(&mut self, entry: &Entry) {
         self.entries.remove(&entry.record.id);
         if let Some(ids) = self.joins.get_mut(&entry.record.join) {
-            ids.retain(|id| *id != entry.record.id);
+            // The oldest goes first, so its place is near the front.
+            if let Some(place) = ids.iter().position(|id| *id == entry.record.id) {
+                ids.remove(place);
+            }
             if ids.is_empty() {
                 self.joins.remove(&entry.record.join);
             }
@@ -137,17 +140,17 @@ impl Entry {
 
     /// Returns the rank of the reply among those that a retry may repeat.
     fn rank(&self) -> u8 {
-        match self.run.ending() {
-            Some(Ending::Failed(_)) => 0,
+        match self.run.has_failed() {
+            Some(true) => 0,
             None if self.run.is_cancelled() => 0,
             None => 1,
-            Some(Ending::Done(_)) => 2,
+            Some(false) => 2,
         }
     }
 
     /// Returns true if this process computes the reply.
     pub(super) fn is_live(&self) -> bool {
-        !self.elsewhere && self.run.ending().is_none() && !self.run.is_cancelled()
+        !self.elsewhere && self.run.has_failed().is_none() && !self.run.is_cancelled()
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) fn environment(
         // another process may create the same one.
         let new = folder.with_extension(std::process::id().to_string());
         fs::create_dir_all(&new).with_context(|| format!("making {}", new.display()))?;
-        let made = make(&new);
+        let made = make(&new).and_then(|()| name_scripts(&new, &folder));
         // An old environment whose Python no longer runs, for instance after a system upgrade, is
         // replaced.
         if made.is_ok() && !runs(&python, "") {
@@ -62,6 +62,25 @@ pub(super) fn environment(
     }
     ensure!(runs(&python, ""), "the Python environment in {} does not run", folder.display());
     Ok(python)
+}
+
+/// Rewrites the scripts of a new environment for the folder that it is about to be renamed to: their
+/// first lines name its Python.
+fn name_scripts(new: &Path, folder: &Path) -> Result<()> {
+    let (from, to) = (new.display().to_string(), folder.display().to_string());
+    let scripts = new.join("bin");
+    for entry in fs::read_dir(&scripts).with_context(|| format!("reading {}", scripts.display()))? {
+        let entry = entry?;
+        if !entry.file_type()?.is_file() {
+            continue;
+        }
+        // Programs that are no text name no path.
+        let Ok(text) = fs::read_to_string(entry.path()) else { continue };
+        if text.contains(&from) {
+            fs::write(entry.path(), text.replace(&from, &to))?;
+        }
+    }
+    Ok(())
 }
 
 /// Creates an empty environment.
@@ -107,7 +126,24 @@ fn fnv1a(text: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::fnv1a;
+    use std::fs;
+
+    use super::{fnv1a, name_scripts};
+
+    #[test]
+    fn scripts_name_the_folder_that_they_are_moved_to() {
+        let place = tempfile::tempdir().unwrap();
+        let (new, folder) = (place.path().join("e.7"), place.path().join("e"));
+        fs::create_dir_all(new.join("bin/cache")).unwrap();
+        let script = format!("#!{}/bin/python\n", new.display());
+        fs::write(new.join("bin/tool"), &script).unwrap();
+        fs::write(new.join("bin/program"), [script.as_bytes(), b"\xff"].concat()).unwrap();
+        name_scripts(&new, &folder).unwrap();
+        fs::rename(&new, &folder).unwrap();
+        let moved = fs::read_to_string(folder.join("bin/tool")).unwrap();
+        assert_eq!(moved, format!("#!{}/bin/python\n", folder.display()));
+        assert!(fs::read(folder.join("bin/program")).unwrap().ends_with(b"\xff"));
+    }
 
     #[test]
     fn fnv1a_is_the_published_function() {

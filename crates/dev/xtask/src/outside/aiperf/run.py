@@ -25,13 +25,14 @@ def load(endpoint):
         "--synthetic-input-tokens-stddev": 16, "--output-tokens-mean": TOKENS, "--random-seed": 7,
         "--artifact-dir": results, "--ui": "none",
     }
-    # A reply of the full length, where the interface has a field for it.
-    ignores = ["--extra-inputs", "ignore_eos:true"] if endpoint in ("chat", "completions") else []
     command = [os.path.join(os.path.dirname(sys.executable), "aiperf"), "profile", "--streaming",
-               "--no-gpu-telemetry", "--no-server-metrics", *ignores]
+               "--no-gpu-telemetry", "--no-server-metrics",
+               # Replies of the full length. aiperf counts an empty one as an error.
+               "--extra-inputs", "ignore_eos:true"]
     for name, value in options.items():
         command += [name, str(value)]
-    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": os.path.abspath("hub")}
+    # With HF_HUB_OFFLINE, aiperf takes every tokenizer for the name of a repository.
+    environment = {"HF_HOME": os.path.abspath("hub")}
     with open(f"{endpoint}.log", "w", encoding="utf-8") as log:
         done = subprocess.run(command, env={**os.environ, **environment}, stdout=log, stderr=log, check=False)
     if done.returncode:

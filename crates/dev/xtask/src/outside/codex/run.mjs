@@ -24,6 +24,11 @@ model_provider = "gateway"
 model_context_window = 1024
 model_instructions_file = "${home}/instructions.md"
 web_search = "disabled"
+# The bundled model's context is short.
+include_permissions_instructions = false
+include_environment_context = false
+include_apps_instructions = false
+include_collaboration_mode_instructions = false
 approval_policy = "never"
 sandbox_mode = "read-only"
 [model_providers.gateway]
@@ -35,6 +40,10 @@ request_max_retries = 0
 stream_max_retries = 0
 [analytics]
 enabled = false
+[features]
+multi_agent = false
+plugins = false
+unified_exec = false
 `,
 );
 
@@ -52,7 +61,7 @@ function codex(...more) {
   return ran.stdout.trim().split("\n").map((line) => JSON.parse(line));
 }
 
-/** Checks that a turn completed with a message, and returns it. */
+/** Checks that a turn completed with a message, and returns the number of its tokens. */
 function completed(events) {
   const kinds = events.map((event) => event.type);
   assert(!kinds.includes("error") && !kinds.includes("turn.failed"), JSON.stringify(events));
@@ -61,12 +70,23 @@ function completed(events) {
   assert(last.usage.input_tokens > 0 && last.usage.output_tokens > 0, JSON.stringify(last));
   const messages = events.filter((event) => event.item?.type === "agent_message");
   assert(messages.length > 0 && messages[0].item.text.length > 0, JSON.stringify(events));
-  return messages[0].item.text;
+  return last.usage.input_tokens + last.usage.output_tokens;
 }
+
+// Tokens of a turn that leaves room for another one in the model's context of 1,024.
+const ROOM = 500;
+
+// The seed of a turn is random, so its story may be of any length.
+const TURNS = 12;
 
 rmSync("codex.log", { force: true });
 version("codex", JSON.parse(readFileSync("node_modules/@openai/codex/package.json", "utf8")).version);
 
-await test("a turn completes", () => completed(codex("Once a bear")));
+await test("a turn completes", () => {
+  for (let turn = 0; turn < TURNS; turn += 1) {
+    if (completed(codex("Once a bear")) <= ROOM) return;
+  }
+  assert.fail(`no story of ${TURNS} was short enough for a second turn`);
+});
 
 await test("a session goes on with its earlier turns", () => completed(codex("resume", "--last", "And then?")));
