@@ -16,7 +16,10 @@ use crate::{machine, say};
 const FOLDER: &str = "crates/dev/bench/src/bin";
 
 /// Suites that need RabbitMQ.
-const ON_A_BROKER: [&str; 2] = ["bridge", "gateway"];
+const ON_A_BROKER: [&str; 3] = ["batch", "bridge", "gateway"];
+
+/// Suites that start the program.
+const WITH_THE_PROGRAM: [&str; 2] = ["batch", "gateway"];
 
 /// Suites that need the real model.
 const ON_A_REAL_MODEL: [&str; 2] = ["gateway", "quality"];
@@ -78,7 +81,7 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
     if ON_A_REAL_MODEL.contains(&suite) {
         command.env("NSBRIDGE_BENCH_SMOLLM2", machine::models::smollm2()?);
     }
-    if suite == "gateway" {
+    if WITH_THE_PROGRAM.contains(&suite) {
         command.env("NSBRIDGE_BENCH_NSBRIDGE", cargo.release()?);
     }
     if let Some(broker) = &broker {

@@ -9,7 +9,7 @@ pub(crate) mod rabbitmq;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::cargo::{has, root};
 use crate::say;
@@ -121,6 +121,7 @@ pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
         "engine" | "quality" => compiled("bench-engine-peers", ENGINE_PEERS, ""),
         // llama-server without libraries of its own, which its package leaves without their names.
         "gateway" => compiled("bench-gateway-peers", &requirements, "-DBUILD_SHARED_LIBS=OFF"),
+        "batch" => bail!("no other system is compared"),
         _ => plain("bench-peers", &requirements),
     }
 }
