@@ -32,6 +32,7 @@ pub(crate) struct Program {
 impl Program {
     fn start(log: PathBuf, command: &mut Command) -> Result<Self> {
         let file = fs::File::create(&log)?;
+        nsbridge_bench::without_variables(command);
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let process = command.spawn().context("starting nsbridge")?;
         Ok(Self { process, log, status: None })

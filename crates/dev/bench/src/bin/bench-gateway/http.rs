@@ -127,17 +127,18 @@ impl Stream {
     ) -> Result<()> {
         self.send(call).await?;
         loop {
-            let from = self.received.len();
             self.read().await?;
-            if has_text(&self.received[from..], call.text) {
+            // The last line may be incomplete.
+            let lines =
+                self.received.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            let whole = self.received.get(..lines).unwrap_or_default();
+            if has_text(whole, call.text) {
                 piece(Instant::now());
             }
-            if find(&self.received, b"data: [DONE]").is_some() {
+            if find(whole, b"data: [DONE]").is_some() {
                 return Ok(());
             }
-            // Marks are at the end of the text or in what comes next.
-            let kept = self.received.len().saturating_sub(16);
-            self.received.drain(..kept);
+            self.received.drain(..lines);
         }
     }
 
@@ -164,6 +165,8 @@ impl Stream {
 
     /// Reads some more bytes of the response.
     pub(crate) async fn read(&mut self) -> Result<()> {
+        // A buffer that is drained would be read into a few bytes at a time.
+        self.received.reserve(16 << 10);
         let read = timeout(PATIENCE, self.tcp.read_buf(&mut self.received)).await;
         if read.context("nothing came for two minutes")?? == 0 {
             bail!("the server closed the connection after {}", tail(&self.received));

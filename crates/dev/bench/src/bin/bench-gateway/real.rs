@@ -35,6 +35,7 @@ impl Program {
     fn start(name: &str, folder: &Path, command: &mut Command) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let file = fs::File::create(&log)?;
+        nsbridge_bench::without_variables(command);
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let process = command.spawn().with_context(|| format!("starting {name}"))?;
         Ok(Self { name: name.to_owned(), process, log })
@@ -182,7 +183,7 @@ impl Programs {
         command.arg("--worker-urls").args(servers.iter().map(|server| format!("http://{server}")));
         let program = Program::start("smg", self.folder.path(), &mut command)?;
         let call = Call::chat(MODEL, "Hello", 1);
-        Ok((program.ready(|| serves(address, &call)).await?, address))
+        Ok((program.ready(|| answers_call(address, &call)).await?, address))
     }
 
     /// Starts LiteLLM's proxy in front of a server.
@@ -199,7 +200,7 @@ impl Programs {
         command.arg("--config").arg(config).env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
         let program = Program::start("litellm", self.folder.path(), &mut command)?;
         let call = Call::chat(MODEL, "Hello", 1);
-        Ok((program.ready(|| serves(address, &call)).await?, address))
+        Ok((program.ready(|| answers_call(address, &call)).await?, address))
     }
 
     fn llama_server_path(&self) -> Result<PathBuf> {
@@ -257,6 +258,18 @@ async fn answers(address: SocketAddr, page: &'static str) -> Result<()> {
 }
 
 /// Succeeds if the server answers this call.
-pub(crate) async fn serves(address: SocketAddr, call: &Call) -> Result<()> {
+async fn answers_call(address: SocketAddr, call: &Call) -> Result<()> {
     Stream::connect(address).await?.first(call, Instant::now()).await.map(drop)
+}
+
+/// Waits until the server answers this call. A gateway refuses requests until a worker has declared
+/// the queue.
+pub(crate) async fn serves(address: SocketAddr, call: &Call) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match answers_call(address, call).await {
+            Err(_) if began.elapsed() < PATIENCE => sleep(Duration::from_millis(50)).await,
+            answered => return answered,
+        }
+    }
 }
