@@ -110,7 +110,9 @@ async fn main() -> Result<()> {
         batch_kills == KILL_BATCH.len(),
         "the batch ended after {batch_kills} kills: give more lines"
     );
-    eprintln!("{count} lines in {took:.0?}, {worker_kills} kills of workers, {batch_kills} of the batch");
+    eprintln!(
+        "{count} lines in {took:.0?}, {worker_kills} kills of workers, {batch_kills} of the batch"
+    );
     lines::check(&fleet.output(), count, &replies)?;
     let mut after = interactive(&client, MEASURED, "after").await?;
     before.append(&mut after);
@@ -212,17 +214,18 @@ fn rows(
     [alone, beside, killed]: &mut [Vec<f64>; 3],
     memory: &[(Duration, u64)],
 ) {
-    let mut push = |name: &str, value: f64, unit: &'static str, better, peer: Option<(&str, f64)>| {
-        report.push(Row {
-            name: format!("batch.{name}"),
-            value,
-            unit,
-            better,
-            peer: peer.map(|(peer, _)| peer.to_owned()),
-            peer_value: peer.map(|(_, value)| value),
-            ratio: peer.map(|(_, peer)| peer / value),
-        });
-    };
+    let mut push =
+        |name: &str, value: f64, unit: &'static str, better, peer: Option<(&str, f64)>| {
+            report.push(Row {
+                name: format!("batch.{name}"),
+                value,
+                unit,
+                better,
+                peer: peer.map(|(peer, _)| peer.to_owned()),
+                peer_value: peer.map(|(_, value)| value),
+                ratio: peer.map(|(_, peer)| peer / value),
+            });
+        };
     push("lines", count as f64, "requests", "higher", None);
     push("lines_per_s", count as f64 / took.as_secs_f64(), "requests/s", "higher", None);
     for share in [0.5, 0.95] {
@@ -237,5 +240,11 @@ fn rows(
         some.max().unwrap_or_default() as f64 / 1024.0
     };
     let early = most(&|at| *at < took / 3);
-    push("resident", most(&|at| *at > took * 2 / 3), "MiB", "lower", Some(("the first third", early)));
+    push(
+        "resident",
+        most(&|at| *at > took * 2 / 3),
+        "MiB",
+        "lower",
+        Some(("the first third", early)),
+    );
 }
