@@ -4,8 +4,8 @@ use std::io::{IsTerminal as _, stderr};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use anyhow::Result;
-use nsbridge_gateway::{Config, Gateway, Model};
+use anyhow::{Context as _, Result};
+use nsbridge_gateway::{Config, Gateway, Model, StoreConfig};
 
 use crate::failure::note;
 use crate::gateway::run_until_signals;
@@ -15,8 +15,8 @@ use crate::place::{self, loopback};
 /// Serves the chat page and OpenAI's API on this machine, with gateway, queue and worker in one
 /// process.
 ///
-/// All users of this machine may ask, without a key. Nothing is stored: replies are lost when the
-/// command ends.
+/// All users of this machine may ask, without a key. Replies, files and batches are encrypted in a
+/// temporary folder, which is removed when the command ends.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  nsbridge dev\n  \
     nsbridge dev --model SmolLM2-135M-Instruct.Q4_1.gguf --listen 127.0.0.1:8090")]
@@ -42,6 +42,8 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
     let models = [(local.name.clone(), served)].into();
     let mut config = Config::local(listen, local.tenant.clone(), models);
     config.server.default_model = Some(local.name.clone());
+    let folder = tempfile::tempdir().context("making a temporary folder")?;
+    config.store = Some(StoreConfig::local(folder.path()));
     let gateway = Gateway::on(config, local.broker.clone(), local.keys.clone()).await?;
     let page = format!("http://{}", gateway.address());
     note(&format!(

@@ -41,6 +41,9 @@ fn the_page_and_the_api_are_there_until_a_signal() {
             (&4.into(), &"tale-7m".into())
         );
         assert!(!text["choices"][0]["text"].as_str().unwrap().is_empty());
+        // Files and batches need a store.
+        let (head, batches) = answer(address, "GET /v1/batches", "");
+        assert!(head.starts_with("HTTP/1.1 200") && batches.contains("\"list\""), "{head}");
         dev.signal(signal);
         assert_eq!(dev.code(), Some(0));
     }
