@@ -11,13 +11,13 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 
 /// Name of the model and of its queue.
-pub(crate) const MODEL: &str = "tale-7m";
+pub(crate) const MODEL: &str = "tale-1m";
 
 /// Number of workers.
 pub(crate) const WORKERS: usize = 3;
 
 /// Bundled model.
-const FILES: &str = "../../../examples/models/tale-7m";
+const FILES: &str = "../../../examples/models/tale-1m";
 
 /// Time limit for the start of a worker.
 const READY_WITHIN: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::fleet::MODEL;
 
 /// Tokens of each reply.
-pub(crate) const TOKENS: u32 = 8;
+pub(crate) const TOKENS: u32 = 4;
 
 /// Returns the input of one of the different requests.
 pub(crate) fn input(number: usize) -> Value {

@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask bench gateway` starts a node, runs this program, and prints the rows.
 //! `docs/benchmarks.md` defines them. Where no other program is named, gateway, worker and clients
-//! share this process and its cores.
+//! share this process and its cores. Arguments select parts: `own`, `held`, `hops`, `killed`, `crowd`.
 
 #![expect(clippy::disallowed_methods, reason = "a chore is an edge")]
 #![expect(clippy::print_stderr, reason = "progress is for the person who waits")]
@@ -19,7 +19,7 @@ mod words;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nsbridge_bench::report::{Report, Row, median, percentile};
 use tokio::task::JoinSet;
 
@@ -47,19 +47,35 @@ const IDLE: usize = 2_000;
 async fn main() -> Result<()> {
     let url = std::env::var("NSBRIDGE_TEST_AMQP_URL")
         .context("NSBRIDGE_TEST_AMQP_URL names no broker: run `cargo xtask bench gateway`")?;
-    let mut report = Report::new("gateway")?;
-    let place = Place::start(&url, Pace { tasks: 64, every: Duration::ZERO }).await?;
-    for at_once in AT_ONCE {
-        first(&place, at_once, &mut report).await?;
+    let parts: Vec<String> = std::env::args().skip(1).collect();
+    let known = ["own", "held", "hops", "killed", "crowd"];
+    if let Some(other) = parts.iter().find(|part| !known.contains(&&***part)) {
+        bail!("there is no part `{other}`; there are {}", known.join(", "));
     }
-    tokens(&place, &mut report).await?;
-    idle(&place, &mut report).await?;
-    place.stop().await?;
-    held::streams(&url, &mut report).await?;
+    let runs = |part: &str| parts.is_empty() || parts.iter().any(|named| named == part);
+    let mut report = Report::new("gateway")?;
+    if runs("own") {
+        let place = Place::start(&url, Pace { tasks: 64, every: Duration::ZERO }).await?;
+        for at_once in AT_ONCE {
+            first(&place, at_once, &mut report).await?;
+        }
+        tokens(&place, &mut report).await?;
+        idle(&place, &mut report).await?;
+        place.stop().await?;
+    }
+    if runs("held") {
+        held::streams(&url, &mut report).await?;
+    }
     let programs = Programs::new(&url)?;
-    hops::measure(&programs, &mut report).await?;
-    killed::measure(&programs, &mut report).await?;
-    crowd::measure(&programs, &mut report).await?;
+    if runs("hops") {
+        hops::measure(&programs, &mut report).await?;
+    }
+    if runs("killed") {
+        killed::measure(&programs, &mut report).await?;
+    }
+    if runs("crowd") {
+        crowd::measure(&programs, &mut report).await?;
+    }
     report.write(&PathBuf::from("target/bench/gateway.json"))
 }
 
