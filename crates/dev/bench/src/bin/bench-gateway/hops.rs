@@ -15,13 +15,13 @@ use crate::real::{MODEL, Program, Programs, serves};
 const ROUNDS: usize = 5;
 
 /// Number of requests of a round.
-const REQUESTS: usize = 64;
+const REQUESTS: usize = 32;
 
 /// Tokens of a reply whose rate is measured.
 const TOKENS: usize = 64;
 
 /// Numbers of concurrent requests.
-const AT_ONCE: [usize; 4] = [1, 4, 16, 64];
+const AT_ONCE: [usize; 3] = [1, 4, 16];
 
 /// Server that is measured.
 struct Server {
