@@ -26,6 +26,9 @@ use crate::run::{Change, Ending, RawPiece};
 
 pub(crate) use self::objects::{Edit, Kind, Unstored};
 
+/// Size of the database's cache in memory, in bytes. redb's own default is 1 GiB.
+const CACHE: usize = 64 << 20;
+
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
 const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");
 const PIECES: TableDefinition<'_, ([u8; 16], u64), &[u8]> = TableDefinition::new("pieces");
@@ -178,7 +181,8 @@ impl Store {
             path: path.display().to_string(),
             cause: Box::new(cause),
         };
-        let database = Database::create(path).map_err(|error| unusable(error.into()))?;
+        let database = Database::builder().set_cache_size(CACHE).create(path);
+        let database = database.map_err(|error| unusable(error.into()))?;
         let tables = || -> Result<(), redb::Error> {
             let transaction = database.begin_write()?;
             transaction.open_table(REPLIES)?;

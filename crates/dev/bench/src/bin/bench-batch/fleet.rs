@@ -152,9 +152,12 @@ impl Fleet {
         Program::start(log, &mut self.command(&["worker", "--config", &config]))
     }
 
-    /// Starts the batch, or continues it. Its log is `NAME.log`.
+    /// Starts the batch, or continues it. Its log is `NAME.log`. It stands for a process on another
+    /// machine, so it leaves the processor to the workers.
     pub(crate) fn start_batch(&self, name: &str) -> Result<Program> {
-        let mut command = self.command(&["batch", "run", "requests.jsonl"]);
+        let mut command = Command::new("nice");
+        command.current_dir(self.folder.path()).args(["-n", "19"]).arg(&self.program);
+        command.args(["batch", "run", "requests.jsonl"]);
         command.args(["--out", "results.jsonl", "--tenant", "bench", "--broker", &self.url]);
         Program::start(self.folder.path().join(format!("{name}.log")), &mut command)
     }
