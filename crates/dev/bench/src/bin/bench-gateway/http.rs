@@ -97,10 +97,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns the time to the first text of a reply, and reads the reply whole.
+    /// Returns the time to the first text of a reply, and reads the reply whole. A reply without a
+    /// text ends in its stead.
     pub(crate) async fn first(&mut self, call: &Call, began: Instant) -> Result<Duration> {
         self.send(call).await?;
-        self.until(|received| has_text(received, call.text)).await?;
+        let done = |received: &[u8]| find(received, b"data: [DONE]").is_some();
+        self.until(|received| has_text(received, call.text) || done(received)).await?;
         let took = began.elapsed();
         self.end().await?;
         Ok(took)
