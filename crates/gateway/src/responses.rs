@@ -155,7 +155,12 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
     let entry = find(&app, &caller, &id).await?;
-    app.runs.remove(&entry);
+    // A request that follows must not find it in a store.
+    if !app.runs.remove(&entry).await {
+        let after = std::time::Duration::from_secs(5);
+        let message = "the response cannot be deleted from the store now";
+        return Err(ApiError::unavailable(message, after).coded("store_unavailable"));
+    }
     Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
 }
 

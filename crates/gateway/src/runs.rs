@@ -223,13 +223,13 @@ impl Runs {
             if !entry.record.of_batch {
                 // No client has its id, and a retry is a new request.
                 let _ = kept.await;
-                self.remove(entry);
+                drop(self.remove(entry));
             }
             return Err(error);
         }
         // The client may leave, and this process may end, as soon as the client has the id.
         if let Err(error) = kept.await {
-            self.remove(entry);
+            drop(self.remove(entry));
             return Err(error);
         }
         Ok((entry.run.clone(), reader))

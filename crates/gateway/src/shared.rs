@@ -19,6 +19,7 @@ use nsbridge_protocol::Fingerprint;
 use nsbridge_store::{Location, SmallFiles, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use self::files::{File, id_of, join_of, joins};
@@ -267,18 +268,21 @@ impl Shared {
         Ok(names.last().and_then(|name| id_of(name)))
     }
 
-    /// Deletes a reply.
-    pub(crate) fn remove(self: &Arc<Self>, id: RequestId, join: &[u8; 32]) {
+    /// Deletes a reply in a task, whose result is true if it is deleted.
+    pub(crate) fn remove(self: &Arc<Self>, id: RequestId, join: &[u8; 32]) -> JoinHandle<bool> {
         let mut names = File::of(id).map(|file| file.name()).to_vec();
         names.push(join_of(join, id));
         let shared = self.clone();
         self.writes.spawn(async move {
+            let mut deleted = true;
             for name in names {
                 if let Err(error) = shared.files.remove(&name).await {
                     tracing::warn!(%error, "a reply cannot be deleted from the shared store");
+                    deleted = false;
                 }
             }
-        });
+            deleted
+        })
     }
 
     /// Deletes the replies that were created this long ago, those of other replicas included.

@@ -132,7 +132,7 @@ enum Write {
     /// Removes the pieces from this index on.
     Cut(RequestId, u64),
     Ending(RequestId, Vec<u8>),
-    Remove(RequestId),
+    Remove(RequestId, oneshot::Sender<()>),
     Sweep(Duration),
 }
 
@@ -241,9 +241,11 @@ impl Store {
         }
     }
 
-    /// Removes a reply.
-    pub(crate) fn remove(&self, id: RequestId) {
-        self.write(Write::Remove(id));
+    /// Removes a reply. The receiver has a value when it is removed, and none if it cannot be.
+    pub(crate) fn remove(&self, id: RequestId) -> oneshot::Receiver<()> {
+        let (done, removed) = oneshot::channel();
+        self.write(Write::Remove(id, done));
+        removed
     }
 
     /// Removes the replies that ended this long ago.
@@ -399,11 +401,12 @@ impl Writer {
                     Write::Ending(id, sealed) => {
                         endings.insert(*id.as_bytes(), sealed.as_slice())?;
                     }
-                    Write::Remove(id) => {
+                    Write::Remove(id, done) => {
                         let key = *id.as_bytes();
                         replies.remove(key)?;
                         endings.remove(key)?;
                         pieces.retain_in((key, 0)..=(key, u64::MAX), |_, _| false)?;
+                        stored.push(done);
                     }
                     Write::Sweep(keep) => {
                         for key in self.old(&replies, &endings, keep)? {

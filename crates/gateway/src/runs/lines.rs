@@ -78,7 +78,7 @@ impl Runs {
         for id in ids {
             let entry = self.known.lock().entries.get(&id).cloned();
             if let Some(entry) = entry {
-                self.remove(&entry);
+                drop(self.remove(&entry));
             }
         }
     }

@@ -19,16 +19,25 @@ const MOST_BYTES: usize = 512 << 20;
 const REFUSED: Duration = Duration::from_secs(180);
 
 impl Runs {
-    /// Forgets a reply. One in progress is canceled.
-    pub(crate) fn remove(&self, entry: &Entry) {
+    /// Forgets a reply. One in progress is canceled. The future ends when the stores have it no
+    /// longer, which happens without it as well; its result is false if a store keeps the reply.
+    pub(crate) fn remove(&self, entry: &Entry) -> impl Future<Output = bool> + use<> {
         entry.removed.store(true, Ordering::SeqCst);
         entry.run.cancel();
         self.known.lock().remove(entry);
-        if let Some(store) = &self.store {
-            store.remove(entry.record.id);
-        }
-        if let Some(shared) = &self.shared {
-            shared.remove(entry.record.id, &entry.record.join);
+        let own = self.store.as_ref().map(|store| store.remove(entry.record.id));
+        let shared = self.shared.as_ref();
+        let shared = shared.map(|shared| shared.remove(entry.record.id, &entry.record.join));
+        async move {
+            let own = match own {
+                Some(own) => own.await.is_ok(),
+                None => true,
+            };
+            let shared = match shared {
+                Some(shared) => shared.await.unwrap_or_default(),
+                None => true,
+            };
+            own && shared
         }
     }
 

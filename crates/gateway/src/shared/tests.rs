@@ -68,8 +68,7 @@ async fn another_replica_reads_what_was_shared_last() {
     assert!(matches!(ended.ending, Some(Ending::Done(summary)) if summary.pieces == 2));
     one.leave().await.unwrap();
     assert!(!two.is_alive(&begun.owner).await.unwrap());
-    one.remove(id, &[1; 32]);
-    one.flush().await;
+    assert!(one.remove(id, &[1; 32]).await.unwrap());
     assert!(two.get(id).await.unwrap().is_none() && two.joined(&[1; 32]).await.unwrap().is_none());
 }
 
