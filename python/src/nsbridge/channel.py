@@ -74,7 +74,7 @@ def reason(error: BaseException) -> str:
         return "it refused the virtual host"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    inner = [*getattr(error, "exceptions", ()), *error.args]
+    inner = [getattr(error, "exception", None), *getattr(error, "exceptions", ()), *error.args]
     for cause in inner:
         if isinstance(cause, BaseException):
             return reason(cause)
