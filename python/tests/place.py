@@ -48,7 +48,7 @@ def wait_until(what: str, happens) -> None:
 class Worker:
     """Process of a worker that takes requests."""
 
-    def __init__(self, place: Place, more: str, environment: dict[str, str]):
+    def __init__(self, place: Place, handler: str, environment: dict[str, str]):
         self.name, self.port = f"worker-{len(place.workers)}", free_port()
         folder = place.folder
         config, self.log = folder / f"{self.name}.toml", folder / f"{self.name}.log"
@@ -58,7 +58,7 @@ class Worker:
             f'[keys]\nkeyring = "keys.json"\n'
             f'[models]\ntarget = "{MODEL}"\n'
             f'[health]\nlisten = "127.0.0.1:{self.port}"\n'
-            f"[handler]\nmax_tokens = 900\n{more}"
+            f"[handler]\n{handler}\n"
         )
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
@@ -114,9 +114,9 @@ class Place:
         command = [named("NSBRIDGE_TEST_BINARY"), *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    def worker(self, more: str = "", **environment: str) -> Worker:
+    def worker(self, handler: str = "max_tokens = 900", **environment: str) -> Worker:
         """Starts a worker and waits until it takes requests."""
-        worker = Worker(self, more, environment)
+        worker = Worker(self, handler, environment)
         self.workers.append(worker)
         return worker
 
