@@ -2,8 +2,9 @@
 
 `open_frames_per_s` opens and merges frames of one piece each; `open_pieces_per_s` frames of 16
 pieces, as a worker sends them when tokens come faster than frames. `seal_requests_per_s` seals
-requests of 1 KiB. `decode_pieces_per_s` makes objects of pieces. `deliver_frames_per_s` takes frames
-through the router to a caller in asyncio, without a broker. Each figure is the best of five runs.
+requests of 1 KiB. `decode_pieces_per_s` makes objects of pieces. `deliver_frames_per_s` takes
+frames through the router to a caller in asyncio, without a broker. Each figure is the best of five
+runs.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def deliver_frames(frames: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the client's core on one core.")
     parser.add_argument("--frames", type=int, default=5000)
-    parser.add_argument("--at-least", type=int, help="fail below so many frames or requests a second")
+    parser.add_argument("--at-least", type=int, help="fail below so many a second")
     args = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

@@ -11,7 +11,13 @@ from pathlib import Path
 import pika
 
 from nsbridge.constants import (
-    CONTENT_TYPE, DATA, FINAL_OK, OPEN, PIECES, REPLY_EXCHANGE, TRACE_HEADER,
+    CONTENT_TYPE,
+    DATA,
+    FINAL_OK,
+    OPEN,
+    PIECES,
+    REPLY_EXCHANGE,
+    TRACE_HEADER,
 )
 from nsbridge.frames import write_pieces
 from nsbridge.keys import tenant_key
@@ -58,17 +64,27 @@ class Fake:
         asked = json.loads(content)
         span = properties.headers.get(TRACE_HEADER)
         self.requests.append({**asked, "head": head, "trace": span})
-        pieces = [piece if isinstance(piece, bytes) else compact(piece)
-                  for piece in self.answer(asked["input"])]
+        pieces = [
+            piece if isinstance(piece, bytes) else compact(piece)
+            for piece in self.answer(asked["input"])
+        ]
         sealer = ReplySealer(root, head.id, 1, bytes(32))
         opened = {"opened_at_ms": 1, "worker": "fake", "fingerprint": None}
-        end = {"chunks": 1, "pieces": len(pieces), "bytes": sum(map(len, pieces)),
-               "usage": {"input_tokens": 2, "output_tokens": len(pieces)}}
-        frames = [sealer.seal(OPEN, compact(opened)),
-                  sealer.seal(DATA, write_pieces(0, pieces), PIECES),
-                  sealer.seal(FINAL_OK, compact(end))]
+        end = {
+            "chunks": 1,
+            "pieces": len(pieces),
+            "bytes": sum(map(len, pieces)),
+            "usage": {"input_tokens": 2, "output_tokens": len(pieces)},
+        }
+        frames = [
+            sealer.seal(OPEN, compact(opened)),
+            sealer.seal(DATA, write_pieces(0, pieces), PIECES),
+            sealer.seal(FINAL_OK, compact(end)),
+        ]
         for frame in frames:
-            sent = pika.BasicProperties(content_type=CONTENT_TYPE, correlation_id=properties.correlation_id)
+            sent = pika.BasicProperties(
+                content_type=CONTENT_TYPE, correlation_id=properties.correlation_id
+            )
             channel.basic_publish(REPLY_EXCHANGE, properties.reply_to, frame, sent)
         channel.basic_ack(method.delivery_tag)
 

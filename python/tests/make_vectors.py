@@ -48,12 +48,21 @@ TOKENS = [
 def reply(attempt: int, salt: bytes, frames: list[tuple[int, int, bytes]]) -> dict:
     sealer = ReplySealer(ROOT, REQUEST_ID, attempt, salt)
     rows = [
-        {"kind": kind, "seq": seq, "content_type": content_type, "content": content.hex(),
-         "frame": sealer.seal(kind, content, content_type).hex()}
+        {
+            "kind": kind,
+            "seq": seq,
+            "content_type": content_type,
+            "content": content.hex(),
+            "frame": sealer.seal(kind, content, content_type).hex(),
+        }
         for seq, (kind, content_type, content) in enumerate(frames)
     ]
-    return {"attempt_no": attempt, "attempt_salt": salt.hex(),
-            "stream_id": sealer.stream_id.hex(), "frames": rows}
+    return {
+        "attempt_no": attempt,
+        "attempt_salt": salt.hex(),
+        "stream_id": sealer.stream_id.hex(),
+        "frames": rows,
+    }
 
 
 def opening(at: int, worker: str) -> tuple[int, int, bytes]:
@@ -98,16 +107,24 @@ def vectors() -> dict:
         ],
         "controls": [
             control(CANCEL, run(0xB0), b""),
-            {**control(RESUME, run(0xD0), write_resume(FINGERPRINT, TOKENS[:2])),
-             "fingerprint": FINGERPRINT, "pieces": [piece.hex() for piece in TOKENS[:2]]},
+            {
+                **control(RESUME, run(0xD0), write_resume(FINGERPRINT, TOKENS[:2])),
+                "fingerprint": FINGERPRINT,
+                "pieces": [piece.hex() for piece in TOKENS[:2]],
+            },
         ],
         "tenant_key": {
-            "master": MASTER.hex(), "tenant": "acme", "model": "tale-7m", "key": tenant.hex(),
-            "master_check": check_value(MASTER), "key_check": check_value(tenant),
+            "master": MASTER.hex(),
+            "tenant": "acme",
+            "model": "tale-7m",
+            "key": tenant.hex(),
+            "master_check": check_value(MASTER),
+            "key_check": check_value(tenant),
         },
         "run_record": {"reply_to": REPLY_TO, "number": run_record(ROOT, REPLY_TO).hex()},
         "hint": {
-            "code": "wrong-key", "number": 11,
+            "code": "wrong-key",
+            "number": 11,
             "frame": (b"NSBE\x01\x00" + struct.pack(">H", 11) + REQUEST_ID).hex(),
         },
     }
@@ -121,8 +138,13 @@ def kms_vectors() -> dict:
     content = compact({"seed": 7, "input": {"prompt": "hi"}})
     frame, root = seal_request(key, salt, head, content, wrapped)
     return {
-        "key": key.hex(), "wrapped": wrapped.hex(), "key_id": arn, "salt": salt.hex(),
-        "content": content.hex(), "request": frame.hex(), "reply_root": root.hex(),
+        "key": key.hex(),
+        "wrapped": wrapped.hex(),
+        "key_id": arn,
+        "salt": salt.hex(),
+        "content": content.hex(),
+        "request": frame.hex(),
+        "reply_root": root.hex(),
     }
 
 

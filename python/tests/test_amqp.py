@@ -122,7 +122,9 @@ class Order(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(self.wire.calls.count("exchange_declare"), 3)
 
     async def test_a_refusal_that_is_not_a_missing_queue_is_an_error(self):
-        with self.assertRaisesRegex(amqp.BrokerError, "cannot use the broker at localhost:5672: scripted"):
+        with self.assertRaisesRegex(
+            amqp.BrokerError, "cannot use the broker at localhost:5672: scripted"
+        ):
             await self.connect(queue_bind=[403])
         self.assertEqual(self.wire.calls[-1], "close")
 
@@ -140,5 +142,3 @@ class Order(unittest.IsolatedAsyncioTestCase):
         broker = await self.connect()
         await broker.close()
         self.assertEqual(self.wire.calls[-2:], ["queue_delete", "close"])
-
-

@@ -62,8 +62,15 @@ class Steps(unittest.TestCase):
         before, parts = self.writer.ended("cancelled"), []
 
         async def script(flow):
-            text = judged(flow, BEAR, **self.names(), limits={"long": 0.1}, every=100,
-                          max_tokens=900, ignore_eos=True)
+            text = judged(
+                flow,
+                BEAR,
+                **self.names(),
+                limits={"long": 0.1},
+                every=100,
+                max_tokens=900,
+                ignore_eos=True,
+            )
             async for part in text:
                 parts.append(part)
 
@@ -89,7 +96,9 @@ class Steps(unittest.TestCase):
                 await asyncio.sleep({"a": 0.2, "b": 0}[text])  # b runs before a
                 return (await part.judge(self.judge.model, text)).scores["long"]
 
-            await flow.judge(self.judge.model, "first", labels={"long": "a long text", "rude": None})
+            await flow.judge(
+                self.judge.model, "first", labels={"long": "a long text", "rude": None}
+            )
             return await flow.map(["a", "b"], item)
 
         self.assertEqual(self.play(script, seed=7, timeout=60), [0, 0])
@@ -97,8 +106,14 @@ class Steps(unittest.TestCase):
         labels = [{"label": "long", "description": "a long text"}, {"label": "rude"}]
         self.assertEqual(asked["first"]["input"]["labels"], labels)
         seeds = {name: request["seed"] for name, request in asked.items()}
-        self.assertEqual(seeds, {"first": step_seed(7, 0), "a": step_seed(step_seed(7, 1), 0),
-                                 "b": step_seed(step_seed(7, 2), 0)})
+        self.assertEqual(
+            seeds,
+            {
+                "first": step_seed(7, 0),
+                "a": step_seed(step_seed(7, 1), 0),
+                "b": step_seed(step_seed(7, 2), 0),
+            },
+        )
         self.assertEqual(len({request["trace"] for request in asked.values()}), 1)
         ends = [request["head"].expires_at_ms for request in asked.values()]
         self.assertLess(max(ends) - min(ends), 100)
@@ -132,8 +147,9 @@ class Steps(unittest.TestCase):
             async def item(part, temperature):
                 if temperature == "wrong":
                     await begun.wait()
-                reply = await part.text(self.place.model, BEAR, max_tokens=900, ignore_eos=True,
-                                        temperature=temperature)
+                reply = await part.text(
+                    self.place.model, BEAR, max_tokens=900, ignore_eos=True, temperature=temperature
+                )
                 await reply.__anext__()
                 begun.set()
                 return await reply.read()
@@ -145,6 +161,7 @@ class Steps(unittest.TestCase):
 
     def test_a_blocking_program_runs_a_flow(self):
         with Client(self.place.url, self.place.keys) as client:
+
             async def count():
                 async with Flow(client.aio, seed=7) as flow:
                     return await flow.map([1, 2, 3], lambda part, n: self.written(part, n))
@@ -163,8 +180,12 @@ class Retrieval(unittest.TestCase):
         place = Place()
         self.addCleanup(place.close)
         place.worker('task = "embed"')
-        writer = Fake(place.url, f"{place.model}-w", str(place.keys), lambda asked: [
-            {"token": 1, "text": asked["messages"][0]["content"]}])
+        writer = Fake(
+            place.url,
+            f"{place.model}-w",
+            str(place.keys),
+            lambda asked: [{"token": 1, "text": asked["messages"][0]["content"]}],
+        )
         self.addCleanup(writer.close)
         passages = ["A bear went to the sea.", "The price of iron rose.", "Once a bear was happy."]
 
@@ -173,9 +194,17 @@ class Retrieval(unittest.TestCase):
                 single = await client.embed(place.model, passages[1])
                 plain = await client.embed(place.model, passages, encoding_format="float")
                 async with Flow(client) as flow:
-                    found = await retrieve(flow, passages[1], passages, embedder=place.model, count=2)
-                    made = await answer(flow, passages[1], passages, embedder=place.model,
-                                        writer=writer.model, count=1)
+                    found = await retrieve(
+                        flow, passages[1], passages, embedder=place.model, count=2
+                    )
+                    made = await answer(
+                        flow,
+                        passages[1],
+                        passages,
+                        embedder=place.model,
+                        writer=writer.model,
+                        count=1,
+                    )
                 return single, plain, found, made
 
         single, plain, found, made = asyncio.run(run())
@@ -235,4 +264,3 @@ class InOrder(unittest.IsolatedAsyncioTestCase):
 
 if __name__ == "__main__":
     unittest.main()
-

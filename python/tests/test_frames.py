@@ -77,8 +77,10 @@ class KnownAnswers(unittest.TestCase):
         frames = [[bytes.fromhex(f["frame"]) for f in r["frames"]] for r in v["replies"]]
         merge = Merge(request_id, [root])
         events = [e for r in frames[:2] for f in r for e in merge.feed(f, "control")]
-        self.assertEqual([e.kind for e in events],
-                         ["opened", "pieces", "moved", "opened", "control", "pieces", "done"])
+        self.assertEqual(
+            [e.kind for e in events],
+            ["opened", "pieces", "moved", "opened", "control", "pieces", "done"],
+        )
         resume = bytes.fromhex(v["controls"][1]["content"])
         self.assertEqual(events[4].value, (RESUME, resume, "control", root))
         self.assertEqual("".join(str(TextPiece.read(p)) for p in merge.pieces), "Hello.")
@@ -112,8 +114,11 @@ class Frames(unittest.TestCase):
 
     def check_no_change_gives_anything(self, frame, replay):
         """A changed kind, stream id or number may look like another frame, a repeat or a gap."""
-        flips = [frame[:i] + bytes([frame[i] ^ 1 << b]) + frame[i + 1 :]
-                 for i in range(len(frame)) for b in range(8)]
+        flips = [
+            frame[:i] + bytes([frame[i] ^ 1 << b]) + frame[i + 1 :]
+            for i in range(len(frame))
+            for b in range(8)
+        ]
         for changed in flips + [frame[:end] for end in range(len(frame))]:
             self.assertEqual(replay.feed(changed), [])
 

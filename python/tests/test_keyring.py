@@ -33,8 +33,13 @@ class Keyrings(unittest.TestCase):
 
     def test_a_broken_keyring_is_refused_without_its_key(self):
         secret = base64.b64encode(KEY).decode()
-        for broken in ("{", '{"schema":2,"keys":[]}', self.ring(state="decrypt"), self.ring(key="*"),
-                       self.ring(check="00" * 8)):
+        for broken in (
+            "{",
+            '{"schema":2,"keys":[]}',
+            self.ring(state="decrypt"),
+            self.ring(key="*"),
+            self.ring(check="00" * 8),
+        ):
             with self.assertRaises(KeyringError) as refused:
                 read_keyring(broken)
             self.assertNotIn(secret, str(refused.exception))

@@ -9,6 +9,7 @@ import subprocess
 import unittest
 
 import boto3
+from botocore.config import Config
 
 import nsbridge
 from nsbridge.kms import KEPT_FOR_S, SEALINGS, KmsKeys, KmsUnavailable
@@ -22,14 +23,26 @@ class Kms(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         port = free_port()
-        command = [named("NSBRIDGE_TEST_MOTO"), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        command = [
+            named("NSBRIDGE_TEST_MOTO"),
+            "-m",
+            "moto.server",
+            "-H",
+            "127.0.0.1",
+            "-p",
+            str(port),
+        ]
         moto = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         cls.addClassCleanup(moto.wait)
         cls.addClassCleanup(moto.kill)
         cls.url = f"http://127.0.0.1:{port}"
         cls.kms = boto3.client(
-            "kms", endpoint_url=cls.url, region_name="eu-central-1", aws_access_key_id="test",
-            aws_secret_access_key="test")
+            "kms",
+            endpoint_url=cls.url,
+            region_name="eu-central-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
         cls.addClassCleanup(cls.kms.close)
 
         def answers() -> bool:
@@ -73,9 +86,15 @@ class Kms(unittest.TestCase):
         self.assertNotEqual(keys.data_key("m", "t"), second)
 
     def test_a_service_that_does_not_answer_is_no_refusal(self):
-        config = boto3.session.Config(retries={"total_max_attempts": 1}, connect_timeout=1)
-        absent = boto3.client("kms", endpoint_url="http://127.0.0.1:1", region_name="eu-central-1",
-                              aws_access_key_id="test", aws_secret_access_key="test", config=config)
+        config = Config(retries={"total_max_attempts": 1}, connect_timeout=1)
+        absent = boto3.client(
+            "kms",
+            endpoint_url="http://127.0.0.1:1",
+            region_name="eu-central-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=config,
+        )
         with self.assertRaises(KmsUnavailable) as told:
             KmsKeys(ALIAS, absent).data_key("m", "t")
         self.assertTrue(told.exception.is_retryable)

@@ -31,7 +31,9 @@ class Merging(unittest.TestCase):
 
     def test_c3_a_stream_that_starts_past_the_pieces_is_stale(self):
         a = Attempt()
-        self.assertEqual(self.replay.feed(a.open, a.data(1, WORDS[1:]), a.finish(WORDS)), ["opened"])
+        self.assertEqual(
+            self.replay.feed(a.open, a.data(1, WORDS[1:]), a.finish(WORDS)), ["opened"]
+        )
 
     def test_c3_a_stream_that_leaves_pieces_out_is_stale(self):
         a, b = Attempt(1), Attempt(2)
@@ -45,8 +47,9 @@ class Merging(unittest.TestCase):
         nonsense = a.sealer.seal(DATA, b"\0\0", PIECES)
         self.assertEqual(self.replay.feed(a.open, nonsense, one), ["opened", "pieces"])
         self.assertEqual(self.replay.feed(a.data(1, WORDS[1:])), [], "it is stale")
-        self.assertEqual(self.replay.feed(b.open, b.data(0, WORDS), b.finish(WORDS))[-2:],
-                         ["done", "control"])
+        self.assertEqual(
+            self.replay.feed(b.open, b.data(0, WORDS), b.finish(WORDS))[-2:], ["done", "control"]
+        )
 
     def test_c4_a_disagreeing_later_attempt_restarts(self):
         a, b = Attempt(1), Attempt(2)
@@ -100,12 +103,26 @@ class Merging(unittest.TestCase):
     def test_c5_an_end_that_cannot_be_read_is_one_whose_counts_do_not_agree(self):
         counts = {"chunks": 0, "pieces": 0, "bytes": 0}
         failure = {"code": "poison", "message": "m"}
-        bodies = [(FINAL_OK, worker.compact({**counts, **more})) for more in (
-            {"chunks": None}, {"chunks": 0.0}, {"pieces": False}, {"finish_reason": 1}, {"usage": []},
-            {"usage": {"input_tokens": "1"}})]
-        bodies += [(FINAL_ERROR, worker.compact({**failure, **more})) for more in (
-            {"code": ["poison"]}, {"message": None}, {"chunks": "1"})]
-        bodies += [(kind, text) for kind in (FINAL_OK, FINAL_ERROR) for text in (b"", b"{", b"[1]", b"\xff")]
+        bodies = [
+            (FINAL_OK, worker.compact({**counts, **more}))
+            for more in (
+                {"chunks": None},
+                {"chunks": 0.0},
+                {"pieces": False},
+                {"finish_reason": 1},
+                {"usage": []},
+                {"usage": {"input_tokens": "1"}},
+            )
+        ]
+        bodies += [
+            (FINAL_ERROR, worker.compact({**failure, **more}))
+            for more in ({"code": ["poison"]}, {"message": None}, {"chunks": "1"})
+        ]
+        bodies += [
+            (kind, text)
+            for kind in (FINAL_OK, FINAL_ERROR)
+            for text in (b"", b"{", b"[1]", b"\xff")
+        ]
         for kind, body in bodies:
             a, replay = Attempt(), Replay()
             self.assertEqual(replay.feed(a.open, a.sealer.seal(kind, body)), ["opened"], body)
@@ -174,8 +191,10 @@ class Merging(unittest.TestCase):
     def test_c5_a_failure_of_any_code_ends_the_request(self):
         a = Attempt()
         body = {"code": "not-known-yet", "message": "m", "chunks": 0}
-        self.assertEqual(self.replay.feed(a.open, a.sealer.seal(FINAL_ERROR, worker.compact(body))),
-                         ["opened", "failed"])
+        self.assertEqual(
+            self.replay.feed(a.open, a.sealer.seal(FINAL_ERROR, worker.compact(body))),
+            ["opened", "failed"],
+        )
         self.assertEqual(self.replay.events[1].value["code"], "not-known-yet")
 
     def test_c5_the_end_of_a_stale_stream_is_no_end(self):
@@ -186,13 +205,19 @@ class Merging(unittest.TestCase):
 
     def test_c5_a_moved_stream_leaves_the_rest_to_the_next(self):
         a, b = Attempt(1), Attempt(2)
-        self.assertEqual(self.replay.feed(a.open, a.data(0, WORDS[:2]), a.sealer.seal(MOVED)),
-                         ["opened", "pieces", "moved"])
+        self.assertEqual(
+            self.replay.feed(a.open, a.data(0, WORDS[:2]), a.sealer.seal(MOVED)),
+            ["opened", "pieces", "moved"],
+        )
         self.replay.feed(b.open)
-        self.assertEqual(self.replay.feed(b.data(2, WORDS[2:]), b.finish(WORDS)), ["pieces", "done"])
+        self.assertEqual(
+            self.replay.feed(b.data(2, WORDS[2:]), b.finish(WORDS)), ["pieces", "done"]
+        )
 
     def test_a_hint_changes_nothing(self):
         a = Attempt()
         hint = b"NSBE\x01\x00\x00\x0b" + ID
-        self.assertEqual(self.replay.feed(a.open, hint, a.data(0, WORDS)), ["opened", "hint", "pieces"])
+        self.assertEqual(
+            self.replay.feed(a.open, hint, a.data(0, WORDS)), ["opened", "hint", "pieces"]
+        )
         self.assertEqual(self.replay.feed(b"NSBE\x01\x00\x00\x0b" + bytes(16)), [])

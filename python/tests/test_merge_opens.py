@@ -29,8 +29,10 @@ class Opens(unittest.TestCase):
         self.assertEqual(json.loads(content[4 : 4 + length]), {"fingerprint": "00" * 16, "n": 3})
         self.assertEqual((kind, key, root), (RESUME, "b", ROOT))
         self.assertEqual(read_pieces(content[4 + length :]), (0, WORDS[:3]))
-        self.assertEqual(self.replay.feed(b.data(3, WORDS[3:]), b.finish(WORDS), reply_to="b"),
-                         ["pieces", "done", "control"])
+        self.assertEqual(
+            self.replay.feed(b.data(3, WORDS[3:]), b.finish(WORDS), reply_to="b"),
+            ["pieces", "done", "control"],
+        )
         self.assertEqual(self.replay.given, WORDS)
         self.assertEqual(self.letters(), [(CANCEL, "control")], "the first may still run")
 
@@ -48,7 +50,9 @@ class Opens(unittest.TestCase):
 
     def test_c1_a_resume_names_the_arithmetic_that_made_the_last_piece(self):
         a, b = Attempt(1), Attempt(2, fingerprint="11" * 16)
-        self.replay.feed(a.open, b.open, a.data(0, WORDS[:3]), b.data(0, WORDS[:2]), Attempt(3).open)
+        self.replay.feed(
+            a.open, b.open, a.data(0, WORDS[:3]), b.data(0, WORDS[:2]), Attempt(3).open
+        )
         self.assertIn(b'"00000000', self.replay.events[-1].value.content, "b only agreed")
         self.replay.feed(b.data(2, WORDS[2:4]), Attempt(4).open)
         self.assertIn(b'"11111111', self.replay.events[-1].value.content)
@@ -71,7 +75,9 @@ class Opens(unittest.TestCase):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, b.open, a.data(0, WORDS[:2]), b.data(0, WORDS[:4]))
         self.replay.feed(a.data(2, WORDS[2:5]), b.data(4, WORDS[4:]))
-        self.assertEqual(self.replay.feed(a.data(5, WORDS[5:]), a.finish(WORDS))[-2:], ["done", "control"])
+        self.assertEqual(
+            self.replay.feed(a.data(5, WORDS[5:]), a.finish(WORDS))[-2:], ["done", "control"]
+        )
         self.assertEqual(self.replay.given, WORDS)
 
     def test_c1_after_many_killed_workers_the_next_is_still_heard(self):
@@ -119,8 +125,17 @@ class Opens(unittest.TestCase):
 
     def test_c1_an_open_that_cannot_be_read_is_dropped_and_a_late_one_is_cancelled(self):
         good = {"opened_at_ms": 1, "worker": "w"}
-        for body in (b"", b"{", b"[]", b"{}", b"\xff", {**good, "opened_at_ms": "1"},
-                     {**good, "worker": None}, {**good, "fingerprint": "no"}, {**good, "revision": "-"}):
+        for body in (
+            b"",
+            b"{",
+            b"[]",
+            b"{}",
+            b"\xff",
+            {**good, "opened_at_ms": "1"},
+            {**good, "worker": None},
+            {**good, "fingerprint": "no"},
+            {**good, "revision": "-"},
+        ):
             a, replay = Attempt(2), Replay()
             a.sealer.seq = 0
             frame = a.sealer.seal(OPEN, body if isinstance(body, bytes) else worker.compact(body))
@@ -142,7 +157,9 @@ class Opens(unittest.TestCase):
         self.replay.feed(first.open, first.data(0, WORDS[:2]), reply_to="first")
         self.replay.feed(*(a.open for a in others))
         self.assertEqual(self.replay.feed(first.data(2, WORDS[2:3]), first.open, reply_to="x"), [])
-        self.assertEqual(self.replay.merge.early, [], "it takes no place of what waits for its open")
+        self.assertEqual(
+            self.replay.merge.early, [], "it takes no place of what waits for its open"
+        )
         followed = [s.rank[1] for s in self.replay.merge.streams.values()]
         self.assertEqual(followed, [2, 3, 4, 5], "its open sent again changes nothing")
         last = others[-1]
@@ -165,4 +182,3 @@ class Opens(unittest.TestCase):
         b.sealer.seq = 0
         self.replay.feed(a.open, a.data(0, WORDS), a.finish(WORDS))
         self.assertEqual(self.replay.feed(b.sealer.seal(OPEN, b"nonsense")), ["control"])
-

@@ -46,7 +46,11 @@ class Sequence(unittest.TestCase):
 
     def reply(self, attempt: Attempt) -> list[bytes]:
         """Returns the frames after an open: data, heartbeat, data, end."""
-        frames = [attempt.data(0, WORDS[:2]), attempt.sealer.seal(HEARTBEAT), attempt.data(2, WORDS[2:])]
+        frames = [
+            attempt.data(0, WORDS[:2]),
+            attempt.sealer.seal(HEARTBEAT),
+            attempt.data(2, WORDS[2:]),
+        ]
         return [*frames, attempt.finish(WORDS)]
 
     def check_each_piece_is_shown_once(self, *frames: bytes, what: object):
@@ -73,12 +77,16 @@ class Sequence(unittest.TestCase):
         frames = self.reply(a)
         false = [forged(frame) for frame in frames]
         false += [frame[:6] + bytes([FINAL_OK]) + frame[7:] for frame in frames[:3]]
-        false += [frame[:48] for frame in frames] + [frames[0][:40] + bytes(7) + b"\t" + frames[0][48:]]
+        false += [frame[:48] for frame in frames] + [
+            frames[0][:40] + bytes(7) + b"\t" + frames[0][48:]
+        ]
         self.check_each_piece_is_shown_once(*false, *frames, *false, a.open, what="the open last")
         a = Attempt()
         frames = self.reply(a)
         false = [forged(frame) for frame in frames] * 2
-        self.check_each_piece_is_shown_once(a.open, *false, *frames[1:], *false, frames[0], what="a gap")
+        self.check_each_piece_is_shown_once(
+            a.open, *false, *frames[1:], *false, frames[0], what="a gap"
+        )
 
     def test_c2_a_forged_frame_among_those_ahead_of_their_turn_takes_nothing_away(self):
         for turn in (1, -1):
@@ -109,11 +117,15 @@ class Sequence(unittest.TestCase):
                 self.replay.feed(stranger.data(0, [bytes(size)]))
                 self.assertLessEqual(sum(map(len, merge.early)), 1 << 20)
         a = Attempt()
-        self.assertEqual(self.replay.feed(*self.reply(a), a.open), ["opened", "pieces", "pieces", "done"])
+        self.assertEqual(
+            self.replay.feed(*self.reply(a), a.open), ["opened", "pieces", "pieces", "done"]
+        )
 
     def test_c2_an_open_leaves_the_early_frames_of_others(self):
         a, b = Attempt(1), Attempt(2)
-        self.replay.feed(b.data(0, WORDS[:2]), a.data(0, WORDS[:1]), b.data(2, WORDS[2:]), b.finish(WORDS))
+        self.replay.feed(
+            b.data(0, WORDS[:2]), a.data(0, WORDS[:1]), b.data(2, WORDS[2:]), b.finish(WORDS)
+        )
         self.assertEqual(self.replay.feed(a.open), ["opened", "pieces"])
         self.assertEqual(self.replay.feed(b.open)[2:5], ["pieces", "pieces", "done"])
         self.assertEqual(self.replay.given, WORDS)
@@ -146,7 +158,9 @@ class Sequence(unittest.TestCase):
 
     def test_c2_frames_that_nothing_can_come_of_do_not_wait_for_an_open(self):
         a, b = Attempt(1), Attempt(2)
-        self.replay.feed(b.data(0, WORDS), a.open, a.data(0, WORDS), a.finish(WORDS), b.finish(WORDS))
+        self.replay.feed(
+            b.data(0, WORDS), a.open, a.data(0, WORDS), a.finish(WORDS), b.finish(WORDS)
+        )
         self.assertEqual(self.replay.merge.early, [])
         self.assertEqual(self.replay.feed(b.open), ["control"])
 
@@ -226,4 +240,3 @@ class Sequence(unittest.TestCase):
         stream = self.replay.merge.streams[a.sealer.stream_id]
         self.assertEqual(len(stream.ahead), MAX_AHEAD)
         self.assertEqual(self.replay.feed(late), ["pieces"], "the one whose turn it is has a place")
-

@@ -34,7 +34,9 @@ class Patience(unittest.TestCase):
         return [e.kind for e in events]
 
     def test_c6_silence_is_told_and_is_no_error(self):
-        self.assertEqual([self.due(t) for t in (14.9, 15, 16, 30)], [[], ["waiting"], [], ["waiting"]])
+        self.assertEqual(
+            [self.due(t) for t in (14.9, 15, 16, 30)], [[], ["waiting"], [], ["waiting"]]
+        )
         a = self.worker()
         self.feed(31, a.open)
         self.assertEqual((self.due(45.9), self.due(46)), ([], ["waiting"]))
@@ -49,7 +51,9 @@ class Patience(unittest.TestCase):
         a = self.worker()
         self.feed(1, a.open, a.data(0, WORDS[:2]))
         self.inquiry.listening = 20  # after a lost connection
-        events = [(t, e) for t in range(2, 1000) for e in self.inquiry.due(t) if e.kind == "enqueue"]
+        events = [
+            (t, e) for t in range(2, 1000) for e in self.inquiry.due(t) if e.kind == "enqueue"
+        ]
         self.assertEqual([t for t, _ in events], [110])
 
     def test_c6_what_nobody_opened_and_what_moved_wait_for_their_turn(self):
@@ -76,7 +80,8 @@ class Patience(unittest.TestCase):
         self.inquiry.queue_lost(10)
         self.assertEqual((self.due(15.9), self.due(16)), ([], ["waiting", "enqueue"]))
         (one, content, root), (two, again, other) = (
-            worker.open_request(frame, KEY) for frame in self.copies)
+            worker.open_request(frame, KEY) for frame in self.copies
+        )
         self.assertEqual((one, content), (two, again), "same id, seed and expires_at")
         self.assertNotEqual(self.copies[0][24:56], self.copies[1][24:56], "another salt")
         self.assertNotEqual(root, other)
@@ -105,7 +110,9 @@ class Patience(unittest.TestCase):
     def test_c6_a_broken_end_is_asked_for_again_until_something_is_heard(self):
         a = self.worker()
         self.feed(10, a.open, a.finish(WORDS))
-        self.assertEqual([self.due(t) for t in (15.9, 16, 27.9, 28)], [[], ["enqueue"], ["waiting"], ["enqueue"]])
+        self.assertEqual(
+            [self.due(t) for t in (15.9, 16, 27.9, 28)], [[], ["enqueue"], ["waiting"], ["enqueue"]]
+        )
         self.feed(29, self.worker(1).open)
         self.assertNotIn("enqueue", [k for t in range(30, 900) for k in self.due(t)])
 
@@ -144,7 +151,9 @@ class Patience(unittest.TestCase):
 
     def test_c6_a_request_is_enqueued_at_most_three_times_more_at_growing_distances(self):
         self.inquiry.queue_lost(10)
-        events = [(t, e) for t in range(10, 200) for e in self.inquiry.due(t) if e.kind == "enqueue"]
+        events = [
+            (t, e) for t in range(10, 200) for e in self.inquiry.due(t) if e.kind == "enqueue"
+        ]
         self.assertEqual([t for t, _ in events], [16, 28, 52])
         self.assertEqual([e.value.again for _, e in events], [1, 2, 3])
 

@@ -9,8 +9,23 @@ import time
 
 import worker
 from nsbridge import (
-    BadInput, Closed, Deadline, EnqueuedAgain, Hint, Internal, InvalidRequest, NoSuchModel, Poison,
-    QueueFull, Restart, Restarted, ResumePoint, SlowConsumer, Truncated, UnexpectedPiece, Waiting,
+    BadInput,
+    Closed,
+    Deadline,
+    EnqueuedAgain,
+    Hint,
+    Internal,
+    InvalidRequest,
+    NoSuchModel,
+    Poison,
+    QueueFull,
+    Restart,
+    Restarted,
+    ResumePoint,
+    SlowConsumer,
+    Truncated,
+    UnexpectedPiece,
+    Waiting,
 )
 from nsbridge.broker import Answer
 from nsbridge.constants import CANCEL, CODES, FINAL_ERROR, FINAL_OK, RESUME
@@ -160,7 +175,11 @@ class Events(Scripted):
                     reply = await client.text("m", "a bear")
                     self.failing(FINAL_OK, {"finish_reason": given})
                     self.assertEqual((await reply.collect()).summary.finish_reason, expected)
-                for given, error in (("new", Internal), ("poison", Poison), ("bad-input", BadInput)):
+                for given, error in (
+                    ("new", Internal),
+                    ("poison", Poison),
+                    ("bad-input", BadInput),
+                ):
                     reply = await client.text("m", "a bear")
                     self.failing(FINAL_ERROR, {"code": given, "message": "m"})
                     with self.assertRaises(error) as told:
@@ -204,7 +223,9 @@ class Events(Scripted):
                     async for event in reply.events():
                         seen.append(event)
                 self.assertEqual(len([e for e in seen if isinstance(e, Waiting)]), 3)
-                self.assertEqual([e.copies for e in seen if isinstance(e, EnqueuedAgain)], [2, 3, 4])
+                self.assertEqual(
+                    [e.copies for e in seen if isinstance(e, EnqueuedAgain)], [2, 3, 4]
+                )
 
         self.play(script())
 
@@ -230,7 +251,9 @@ class Events(Scripted):
                     reply = await client.text("m", "a bear")
                     a = self.broker.attempt(-1)
                     b = self.broker.attempt(-1, 2)
-                    self.broker.take(a.open, a.data(0, WORDS[:3]), b.open, b.data(0, other), b.finish(other))
+                    self.broker.take(
+                        a.open, a.data(0, WORDS[:3]), b.open, b.data(0, other), b.finish(other)
+                    )
                     if whole:
                         self.assertEqual(await reply.read(), "w0 xy")
                         continue
@@ -242,7 +265,9 @@ class Events(Scripted):
                     del pieces[restarted.exception.kept :]
                     pieces += [piece.text async for piece in reply]
                     self.assertEqual(pieces, ["w0 ", "x", "y"])
-                    self.assertEqual((reply.restarts, reply.finish_reason, reply.attempt), (1, "stop", 2))
+                    self.assertEqual(
+                        (reply.restarts, reply.finish_reason, reply.attempt), (1, "stop", 2)
+                    )
 
         self.play(script())
 
@@ -281,7 +306,13 @@ class Events(Scripted):
             async with self.client() as client:
                 reply = await client.text("m", "a bear")
                 stranger = Attempt()
-                self.broker.take(b"", b"NSBR", stranger.open, stranger.data(0, WORDS), b"NSBE\x01\x00" + bytes(18))
+                self.broker.take(
+                    b"",
+                    b"NSBR",
+                    stranger.open,
+                    stranger.data(0, WORDS),
+                    b"NSBE\x01\x00" + bytes(18),
+                )
                 self.broker.answer(0)
                 self.assertEqual(await reply.read(), TEXT)
 
@@ -290,9 +321,16 @@ class Events(Scripted):
     def test_a_request_that_cannot_be_sealed_is_refused_before_it_is_published(self):
         async def script():
             async with self.client() as client:
-                for wrong in ({"seed": -1}, {"seed": 1 << 64}, {"timeout": 0}, {"timeout": 1501},
-                              {"revision": "-"}, {"id": "no"}, {"temperature": float("nan")},
-                              {"stop": object()}):
+                for wrong in (
+                    {"seed": -1},
+                    {"seed": 1 << 64},
+                    {"timeout": 0},
+                    {"timeout": 1501},
+                    {"revision": "-"},
+                    {"id": "no"},
+                    {"temperature": float("nan")},
+                    {"stop": object()},
+                ):
                     with self.assertRaises(InvalidRequest, msg=str(wrong)) as told:
                         await client.text("m", "a bear", **wrong)
                     self.assertNotIn("a bear", str(told.exception))
@@ -308,6 +346,7 @@ class Cancels(Scripted):
 
     def check(self, leave):
         """Checks that `leave`, called with an open reply, cancels its worker."""
+
         async def script():
             async with self.client() as client:
                 reply = await client.text("m", "a bear")
@@ -415,7 +454,9 @@ class Reattach(Scripted):
                 self.broker.take(b.open, reply_to="b")
                 self.broker.take(b.data(2, WORDS[2:]), b.finish(WORDS))
                 result = await reply.collect()
-                self.assertEqual([piece["text"] for piece in result.pieces], ["w2 ", "w3 ", "w4 ", "w5 "])
+                self.assertEqual(
+                    [piece["text"] for piece in result.pieces], ["w2 ", "w3 ", "w4 ", "w5 "]
+                )
                 self.assertEqual(reply.resume_point().clients, 2)
 
         self.play(script())
@@ -425,11 +466,15 @@ class Reattach(Scripted):
         key, kind, content = self.broker.opened_controls()[-1]
         length = int.from_bytes(content[:4], "big")
         self.assertEqual(json.loads(content[4 : 4 + length]), {"fingerprint": "00" * 16, "n": 2})
-        self.assertEqual((key, kind, read_pieces(content[4 + length :])), ("b", RESUME, (0, WORDS[:2])))
+        self.assertEqual(
+            (key, kind, read_pieces(content[4 + length :])), ("b", RESUME, (0, WORDS[:2]))
+        )
 
     def test_a_stream_that_differs_from_stored_pieces_outranks_them(self):
         async def script():
-            point = ResumePoint("018bcfe5-6800-7000-8000-000000000001", 7, *self.times(), pieces=WORDS[:2])
+            point = ResumePoint(
+                "018bcfe5-6800-7000-8000-000000000001", 7, *self.times(), pieces=WORDS[:2]
+            )
             async with self.client() as client:
                 for whole in (False, True):
                     reply = await client.reattach("m", {}, point)
@@ -453,7 +498,9 @@ class Reattach(Scripted):
         async def script():
             async with self.client() as client:
                 with self.assertRaises(Deadline):
-                    client.reattach("m", {}, ResumePoint("018bcfe5-6800-7000-8000-000000000001", 7, 1, 2))
+                    client.reattach(
+                        "m", {}, ResumePoint("018bcfe5-6800-7000-8000-000000000001", 7, 1, 2)
+                    )
 
         self.play(script())
         self.assertEqual(self.broker.sent, [])
@@ -466,7 +513,10 @@ class Traces(Scripted):
 
         async def script():
             async with self.client() as client:
-                _kept = await client.text("m", "a bear", trace=span), await client.text("m", "a bear")
+                _kept = (
+                    await client.text("m", "a bear", trace=span),
+                    await client.text("m", "a bear"),
+                )
                 a, b = self.broker.attempt(0), self.broker.attempt(0, 2)
                 self.broker.watcher.take(a.open, "a", attempt)
                 self.broker.watcher.take(b.open, "b", None)
@@ -474,6 +524,7 @@ class Traces(Scripted):
 
         self.play(script())
         self.assertEqual(self.broker.sent[0].headers["traceparent"], span)
-        self.assertRegex(self.broker.sent[1].headers["traceparent"], "^00-[0-9a-f]{32}-[0-9a-f]{16}-00$")
+        self.assertRegex(
+            self.broker.sent[1].headers["traceparent"], "^00-[0-9a-f]{32}-[0-9a-f]{16}-00$"
+        )
         self.assertEqual(self.broker.controls[0].headers, {"nsb-traceparent-before": attempt})
-

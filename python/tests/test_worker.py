@@ -55,8 +55,20 @@ class OneWorker(unittest.TestCase):
     def story(self) -> str:
         """Returns the story that `nsbridge ask` prints."""
         place = self.place
-        asked = place.nsbridge("ask", "--model", place.model, "--broker", place.url, "--keyring",
-                               str(place.keys), "--seed", "7", "--max-tokens", "60", BEAR)
+        asked = place.nsbridge(
+            "ask",
+            "--model",
+            place.model,
+            "--broker",
+            place.url,
+            "--keyring",
+            str(place.keys),
+            "--seed",
+            "7",
+            "--max-tokens",
+            "60",
+            BEAR,
+        )
         return asked.splitlines()[0]
 
     def test_both_clients_read_the_story_of_the_rust_client(self):
@@ -142,6 +154,7 @@ class OneWorker(unittest.TestCase):
     def test_a_cancelled_task_cancels_the_workers_run(self):
         async def script():
             async with AsyncClient(self.place.url, self.place.keys) as client:
+
                 async def read():
                     async with client.text(self.model, BEAR, **LONG) as reply:
                         await reply.__anext__()
@@ -175,9 +188,11 @@ class OneWorker(unittest.TestCase):
 
     def test_a_broker_that_cannot_be_reached_is_an_error_without_its_password(self):
         user, _, rest = self.place.url.partition("@")
-        for url, why in (("amqp://me:secret@127.0.0.1:1/%2f", "refused"),
-                         (f"amqp://me:secret@{rest}", "user or the password"),
-                         (f"{user}@{rest.split('/')[0]}/none", "none|virtual host")):
+        for url, why in (
+            ("amqp://me:secret@127.0.0.1:1/%2f", "refused"),
+            (f"amqp://me:secret@{rest}", "user or the password"),
+            (f"{user}@{rest.split('/')[0]}/none", "none|virtual host"),
+        ):
             with self.assertRaisesRegex(nsbridge.BrokerError, why) as told:
                 Client(url, self.place.keys)
             self.assertNotIn("secret", str(told.exception))
@@ -216,9 +231,24 @@ class OneWorker(unittest.TestCase):
         self.assertEqual([len(result.pieces) for result in results], [30, 1, 20, 2, 10])
 
     def test_the_command_prints_the_story_and_its_facts(self):
-        command = ["--url", self.place.url, "--keyring", str(self.place.keys), "--model", self.model,
-                   "--tenant", "t", "--seed", "7", "--max-tokens", "60", BEAR]
-        process = self.place.python("import sys; from nsbridge.__main__ import main; sys.exit(main(sys.argv[4:]))", *command)
+        command = [
+            "--url",
+            self.place.url,
+            "--keyring",
+            str(self.place.keys),
+            "--model",
+            self.model,
+            "--tenant",
+            "t",
+            "--seed",
+            "7",
+            "--max-tokens",
+            "60",
+            BEAR,
+        ]
+        process = self.place.python(
+            "import sys; from nsbridge.__main__ import main; sys.exit(main(sys.argv[4:]))", *command
+        )
         out, said = process.communicate(timeout=60)
         self.assertEqual((process.returncode, out.strip()), (0, self.story().strip()))
         self.assertIn('finish_reason="length"', said)
@@ -262,4 +292,3 @@ class ManyWorkers(unittest.TestCase):
 
 if __name__ == "__main__":
     unittest.main()
-

@@ -95,8 +95,14 @@ WORDS = [token(i, f"w{i} ") for i in range(6)]
 class Attempt:
     """Worker's stream, whose frames a test can reorder or change."""
 
-    def __init__(self, attempt: int = 1, opened_at: int = 1000, root: bytes = ROOT,
-                 fingerprint: str = "00" * 16, request_id: bytes = ID):
+    def __init__(
+        self,
+        attempt: int = 1,
+        opened_at: int = 1000,
+        root: bytes = ROOT,
+        fingerprint: str = "00" * 16,
+        request_id: bytes = ID,
+    ):
         self.root, self.chunks = root, 0
         self.sealer = ReplySealer(root, request_id, attempt, os.urandom(32))
         body = {"opened_at_ms": opened_at, "fingerprint": fingerprint, "worker": "w", "new": 1}

@@ -299,9 +299,7 @@ def serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def finish(
-    client: AsyncClient, loop: asyncio.AbstractEventLoop, thread: threading.Thread
-) -> None:
+def finish(client: AsyncClient, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     """Closes a client and ends its thread."""
     if loop.is_closed() or not thread.is_alive():
         return

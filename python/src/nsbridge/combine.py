@@ -244,8 +244,7 @@ async def retrieve(
     """Returns the passages that are most similar to a question, the best first."""
     vectors = (await flow.embed(embedder, [question, *passages])).vectors
     scored = [
-        Passage(text, cosine(vectors[0], vector))
-        for text, vector in zip(passages, vectors[1:])
+        Passage(text, cosine(vectors[0], vector)) for text, vector in zip(passages, vectors[1:])
     ]
     return sorted(scored, key=lambda passage: -passage.score)[:count]
 

@@ -85,8 +85,8 @@ class Cancelled(Failed):
 class Deadline(Failed):
     """Time limit that passed before the reply was complete.
 
-    `pieces` is the number of pieces that came. `hint` is the last hint of a worker; any publisher on
-    the broker can forge it.
+    `pieces` is the number of pieces that came. `hint` is the last hint of a worker; any publisher
+    on the broker can forge it.
     """
 
     is_retryable = True

@@ -52,7 +52,7 @@ class EnqueuedAgain:
 
 @dataclass(frozen=True)
 class Hint:
-    """Unsealed hint of a worker that the request could not be opened. Any publisher can forge it."""
+    """Unsealed hint of a worker that cannot open the request. Any publisher can forge it."""
 
     code: str
 
@@ -64,7 +64,5 @@ class Done:
     summary: Summary
 
 
-Event = Union[
-    Piece[P_co], Restart, Opened, Moved, Waiting, EnqueuedAgain, Hint, Done
-]
+Event = Union[Piece[P_co], Restart, Opened, Moved, Waiting, EnqueuedAgain, Hint, Done]
 """Event of a reply. A caller that ignores a kind it does not know still reads the whole reply."""

@@ -74,7 +74,9 @@ def seal_request(
     `wrapped` is the wrapped form of a data key of AWS KMS; the head's key id is then the KMS key's.
     """
     if len(content) > MAX_REQUEST_BYTES:
-        raise InvalidRequest(f"the request has {len(content)} bytes, at most {MAX_REQUEST_BYTES} are taken")
+        raise InvalidRequest(
+            f"the request has {len(content)} bytes, {MAX_REQUEST_BYTES} are the most"
+        )
     provider = KMS_PROVIDER if wrapped else KEYRING_PROVIDER
     header = b"NSBQ" + bytes([VERSION, SUITE, provider, 0]) + head.id + salt
     header += struct.pack(">QQ", head.created_at_ms, head.expires_at_ms)

@@ -53,9 +53,7 @@ class Inquiry:
     def seal(self) -> Copy:
         """Seals the request again, under a new salt and so with a reply root of its own."""
         salt = secrets.token_bytes(32)
-        frame, root = seal_request(
-            self.key.key, salt, self.head, self.content, self.key.wrapped
-        )
+        frame, root = seal_request(self.key.key, salt, self.head, self.content, self.key.wrapped)
         self.merge.enqueued(root)
         return Copy(frame, len(self.merge.roots) - 1)
 

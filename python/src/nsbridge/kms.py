@@ -26,9 +26,9 @@ class KmsUnavailable(KeyringError):
 class KmsKeys:
     """Keys that KMS generates for each model and tenant.
 
-    `key_id` is the ARN or the alias of the KMS key, in the spelling of the worker's list. `client` is
-    a boto3 client of KMS; without it, one is made from the environment. A data key is used for five
-    minutes and 10,000 requests at most.
+    `key_id` is the ARN or the alias of the KMS key, in the spelling of the worker's list. `client`
+    is a boto3 client of KMS; without it, one is made from the environment. A data key is used for
+    five minutes and 10,000 requests at most.
     """
 
     def __init__(
@@ -70,8 +70,12 @@ class KmsKeys:
 
 
 DENIED = (
-    "AccessDeniedException", "DisabledException", "InvalidArnException", "InvalidKeyUsageException",
-    "KMSInvalidStateException", "NotFoundException",
+    "AccessDeniedException",
+    "DisabledException",
+    "InvalidArnException",
+    "InvalidKeyUsageException",
+    "KMSInvalidStateException",
+    "NotFoundException",
 )
 
 

@@ -269,9 +269,7 @@ class Merge:
         self.heard += 1
         self.answered.add(root)
         rank = (enqueue, attempt, body["opened_at_ms"], head.stream_id)
-        stream = Stream(
-            keys, rank, root, reply_to, body.get("fingerprint"), body.get("revision")
-        )
+        stream = Stream(keys, rank, root, reply_to, body.get("fingerprint"), body.get("revision"))
         self.newest = stream
         self.highest = rank if self.highest is None else max(self.highest, rank)
         self.workers = [s for s in self.workers if s.state != ENDED][1 - MAX_WORKERS :] + [stream]

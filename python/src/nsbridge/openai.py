@@ -155,7 +155,9 @@ class _Embeddings:
     def __init__(self, client: Client):
         self._client = client
 
-    def create(self, *, model: str, input: str | Sequence[str], **options: Any) -> EmbeddingResponse:
+    def create(
+        self, *, model: str, input: str | Sequence[str], **options: Any
+    ) -> EmbeddingResponse:
         """Returns the vectors of texts."""
         options.pop("encoding_format", None)
         return vectors(model, self._client.embed(model, input, **options))

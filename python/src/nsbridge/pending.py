@@ -77,7 +77,7 @@ class Pending:
         return self.last or Progress.of(self.inquiry.merge)
 
     def put(self, event: Event) -> None:
-        """Passes an event to the caller. Hints are not authenticated, so their number is limited."""
+        """Passes an event to the caller. Hints can be forged, so their number is limited."""
         if event.kind == "hint":
             if event.value in self.hints or len(self.hints) >= MAX_HINTS:
                 return
@@ -131,7 +131,8 @@ class Pending:
                 hint=hint,
             )
         hinted = f"; a worker hints: {hint} (not authenticated)" if hint else ""
-        return Deadline(f"no complete reply in time, {count} pieces{hinted}", "deadline", count, hint)
+        why = f"no complete reply in time, {count} pieces{hinted}"
+        return Deadline(why, pieces=count, hint=hint)
 
 
 def failed(error: BaseException) -> Event:
