@@ -129,14 +129,17 @@ class Steps(unittest.TestCase):
 
     def test_leaving_a_flow_cancels_its_replies(self):
         before = self.writer.ended("cancelled")
+        cancelled = lambda: self.writer.ended("cancelled") == before + 1
 
-        async def script(flow):
-            reply = await flow.text(self.place.model, BEAR, max_tokens=900, ignore_eos=True)
-            await reply.__anext__()
-            self.kept = reply
+        async def run():
+            async with AsyncClient(self.place.url, self.place.keys) as client:
+                async with Flow(client) as flow:
+                    reply = await flow.text(self.place.model, BEAR, max_tokens=900, ignore_eos=True)
+                    await reply.__anext__()
+                loop = asyncio.get_running_loop()  # the client is open and the reply is held
+                await loop.run_in_executor(None, wait_until, "the cancel", cancelled)
 
-        self.play(script)
-        wait_until("the cancel", lambda: self.writer.ended("cancelled") == before + 1)
+        asyncio.run(run())
 
     def test_the_first_error_of_a_map_cancels_the_other_items(self):
         before = self.writer.ended("cancelled")

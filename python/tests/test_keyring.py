@@ -33,12 +33,15 @@ class Keyrings(unittest.TestCase):
 
     def test_a_broken_keyring_is_refused_without_its_key(self):
         secret = base64.b64encode(KEY).decode()
+        entry = json.loads(self.ring())["keys"][0]
         for broken in (
             "{",
             '{"schema":2,"keys":[]}',
             self.ring(state="decrypt"),
             self.ring(key="*"),
             self.ring(check="00" * 8),
+            self.ring(unknown=1),
+            json.dumps({"schema": 1, "keys": [entry, {**entry, "id": "b", "state": "other"}]}),
         ):
             with self.assertRaises(KeyringError) as refused:
                 read_keyring(broken)

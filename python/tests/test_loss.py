@@ -108,9 +108,11 @@ class Losses(unittest.TestCase):
             if taken == 2:
                 delete(consumer)
 
-        with mock.patch.object(amqp, "PREFETCH", 1), mock.patch.object(
-            amqp.Consumer, "_on_message", take
-        ), Client(self.place.url, self.place.keys) as client:
+        with (
+            mock.patch.object(amqp, "PREFETCH", 1),
+            mock.patch.object(amqp.Consumer, "_on_message", take),
+            Client(self.place.url, self.place.keys) as client,
+        ):
             text, events = "", []
             for event in client.text(self.place.model, BEAR, **LONG).events():
                 if isinstance(event, nsbridge.Piece):

@@ -26,6 +26,19 @@ for token in client.text(model, "Once a bear", seed=7, max_tokens=900, ignore_eo
     print("token", flush=True)
 """
 
+CAUGHT = """
+import sys, time, nsbridge
+url, keys, model = sys.argv[1:]
+client = nsbridge.Client(url, keys)
+reply = client.text(model, "Once a bear", seed=7, max_tokens=900, ignore_eos=True)
+try:
+    for token in reply:
+        print("token", flush=True)
+except KeyboardInterrupt:
+    print("caught", flush=True)
+    time.sleep(60)  # the client stays open, and the reply is held
+"""
+
 STORED = """
 import sys, time, nsbridge
 url, keys, model = sys.argv[1:]
@@ -116,7 +129,7 @@ class OneWorker(unittest.TestCase):
         wait_until("the cancel", lambda: self.worker.ended("cancelled") == before + 1)
 
     def test_each_way_to_leave_a_reply_cancels_the_workers_run(self):
-        client = self.client()
+        client, kept = self.client(), []
 
         def cancel():
             reply = client.text(self.model, BEAR, **LONG)
@@ -127,6 +140,7 @@ class OneWorker(unittest.TestCase):
         def context():
             with client.text(self.model, BEAR, **LONG) as reply:
                 next(reply)
+            kept.append(reply)
 
         def loop():
             for _ in client.text(self.model, BEAR, **LONG):
@@ -150,6 +164,18 @@ class OneWorker(unittest.TestCase):
         for leave in (cancel, context, loop, closed, interrupted):
             with self.subTest(leave.__name__):
                 self.cancelled(leave)
+
+    def test_an_interrupt_that_the_program_catches_cancels_the_workers_run(self):
+        process = self.place.python(CAUGHT)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+
+        def interrupt():
+            self.assertEqual(process.stdout.readline(), "token\n")
+            process.send_signal(signal.SIGINT)
+            wait_until("the interrupt", lambda: process.stdout.readline() == "caught\n")
+
+        self.cancelled(interrupt)
 
     def test_a_cancelled_task_cancels_the_workers_run(self):
         async def script():
