@@ -1,10 +1,11 @@
-"""Speed of the client's core on one core, as JSON: `python bench.py`.
+"""Speed of the client on one core, as JSON: `python bench.py [--broker URL]`.
 
 `open_frames_per_s` opens and merges frames of one piece each; `open_pieces_per_s` frames of 16
 pieces, as a worker sends them when tokens come faster than frames. `seal_requests_per_s` seals
 requests of 1 KiB. `decode_pieces_per_s` makes objects of pieces. `deliver_frames_per_s` takes
 frames through the router to a caller in asyncio, without a broker. Each figure is the best of five
-runs.
+runs. With a broker, `rabbitmq_frames_per_s` reads frames of one piece from RabbitMQ with the
+blocking client, while another process publishes them.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import os
 import platform
 import secrets
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import cryptography
+import pika
 
 import nsbridge
 from nsbridge.broker import Answer, Message, Watcher
-from nsbridge.constants import DATA, FINAL_OK, OPEN, PIECES, PLAIN, SUITE, VERSION
+from nsbridge.constants import DATA, FINAL_OK, OPEN, PIECES, PLAIN, REPLY_EXCHANGE, SUITE, VERSION
 from nsbridge.frames import RequestHead, pad, seal_request, write_pieces
 from nsbridge.keys import reply_keys, request_keys
 from nsbridge.merge import Merge
@@ -102,6 +105,14 @@ def decode_pieces(count: int) -> int:
     return rate(count, work)
 
 
+def reply_root(frame: bytes) -> bytes:
+    """Returns the reply root of a request that was sealed with `KEY`."""
+    at = 72
+    for _ in range(3):
+        at += 1 + frame[at]
+    return request_keys(KEY, frame[24:56], frame[: at + 2])[1]
+
+
 class Loopback:
     """Broker that answers each request with a prepared number of frames."""
 
@@ -115,12 +126,7 @@ class Loopback:
     async def publish(self, message: Message) -> Answer:
         if not message.exchange:
             frame = message.body
-            at = 72
-            for _ in range(3):
-                at += 1 + frame[at]
-            at += 2
-            _, root = request_keys(KEY, frame[24:56], frame[:at])
-            self.sealed = stream(root, frame[8:24], self.frames, 1)
+            self.sealed = stream(reply_root(frame), frame[8:24], self.frames, 1)
         return Answer.TAKEN
 
     async def close(self) -> None:
@@ -153,11 +159,53 @@ def deliver_frames(frames: int) -> int:
     return round(frames / min(asyncio.run(deliver_once(frames)) for _ in range(5)))
 
 
+def publish(url: str, model: str, frames: int) -> None:
+    """Answers one request after another, as a worker whose tokens are all there."""
+    if hasattr(os, "sched_setaffinity"):  # not on the core that is measured alone
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    channel = connection.channel()
+    channel.queue_declare(f"nsbridge.{model}", auto_delete=True)
+    print("ready", flush=True)
+    for method, properties, body in channel.consume(f"nsbridge.{model}", auto_ack=True):
+        if method is None or properties is None or body is None:
+            continue
+        sent = pika.BasicProperties(delivery_mode=1)
+        for frame in stream(reply_root(body), body[8:24], frames, 1):
+            channel.basic_publish(REPLY_EXCHANGE, str(properties.reply_to), frame, sent)
+
+
+def through_rabbitmq(url: str, frames: int) -> int:
+    """Measures the way from RabbitMQ to a loop over a reply of the blocking client."""
+    model = f"bench-{secrets.token_hex(8)}"
+    command = [sys.executable, __file__, "--broker", url, "--answer", model]
+    worker = subprocess.Popen([*command, "--frames", str(frames)], stdout=subprocess.PIPE)
+    try:
+        assert worker.stdout is not None and worker.stdout.readline()
+        with nsbridge.Client(url, nsbridge.Keyring.of_key("dev", KEY)) as client:
+            best = float("inf")
+            for _ in range(5):
+                reply = client.text(model, "a bear")
+                next(reply)
+                start = time.perf_counter()
+                assert sum(1 for _ in reply) == frames - 1
+                best = min(best, time.perf_counter() - start)
+    finally:
+        worker.kill()
+        worker.wait()
+    return round((frames - 1) / best)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the client's core on one core.")
     parser.add_argument("--frames", type=int, default=5000)
     parser.add_argument("--at-least", type=int, help="fail below so many a second")
+    parser.add_argument("--broker", metavar="URL", help="measure through this RabbitMQ too")
+    parser.add_argument("--answer", metavar="MODEL", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.answer:
+        publish(args.broker, args.answer, args.frames)
+        return
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     figures = {
@@ -167,6 +215,8 @@ def main() -> None:
         "decode_pieces_per_s": decode_pieces(args.frames),
         "deliver_frames_per_s": deliver_frames(args.frames),
     }
+    if args.broker:
+        figures["rabbitmq_frames_per_s"] = through_rabbitmq(args.broker, args.frames)
     machine = {"python": platform.python_version(), "cryptography": cryptography.__version__}
     print(json.dumps({**figures, **machine}))
     if args.at_least and min(figures.values()) < args.at_least:
