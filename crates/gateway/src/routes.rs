@@ -15,7 +15,7 @@ use axum::routing::{get, post};
 use futures_util::{Stream, StreamExt};
 use nsbridge_protocol::Uuid;
 
-use crate::access::{Caller, Denied};
+use crate::access::{Caller, Denied, is_local};
 use crate::error::{ApiError, Outcome};
 use crate::metrics::OpenStream;
 use crate::runs::Client;
@@ -86,6 +86,9 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
 
 /// Identifies the caller, and reads the headers about the reply.
 async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    if app.access.is_open() && !is_local(request.headers(), request.uri()) {
+        return ApiError::foreign().into_response();
+    }
     let caller = match caller(&app, request.headers()) {
         Ok(caller) => caller,
         Err(denied) => return ApiError::unauthorized(denied.to_string()).into_response(),

@@ -308,7 +308,7 @@ pub(crate) fn request(
     body: &str,
     headers: &[(&str, &str)],
 ) -> String {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     if !key.is_empty() {
         write!(text, "authorization: Bearer {key}\r\n").unwrap();
     }
