@@ -126,7 +126,7 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::{CONNECTIONS, Pages};
-    use crate::http::exchange;
+    use nsbridge_telemetry::http::exchange;
     use crate::observability::health::Health;
     use crate::observability::metrics::Metrics;
 
