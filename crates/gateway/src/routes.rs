@@ -167,8 +167,7 @@ async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) 
         let open = app.metrics.stream_opened();
         let route = route.map(str::to_owned);
         let request = Measured { app, began, method, route, status, trace };
-        let held =
-            |body: Body| Streamed { body: body.into_data_stream(), _open: open, request };
+        let held = |body: Body| Streamed { body: body.into_data_stream(), _open: open, request };
         return response.map(|body| Body::from_stream(held(body)));
     }
     app.metrics.responded(&method, route, status, took);

@@ -11,9 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hyper::{Request, Response};
 use nsbridge_protocol::TraceParent;
-use opentelemetry::trace::{
-    Link, SpanContext, SpanId, SpanKind, TraceFlags, TraceId, TraceState,
-};
+use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_http::{Bytes, HttpClient, HttpError};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};

@@ -44,10 +44,7 @@ pub enum Error {
 /// # Errors
 ///
 /// Returns an error if there is no response of at most 1 MiB within this time.
-pub async fn exchange(
-    request: Request<Bytes>,
-    within: Duration,
-) -> Result<Response<Bytes>, Error> {
+pub async fn exchange(request: Request<Bytes>, within: Duration) -> Result<Response<Bytes>, Error> {
     timeout(within, send(request)).await.map_err(|_| Error::Late(within))?
 }
 

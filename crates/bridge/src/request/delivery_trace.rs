@@ -50,14 +50,8 @@ impl DeliveryTrace {
         let Observability { metrics, spans, .. } = observability.clone();
         metrics.consumed();
         let trace = Trace::of(request);
-        let state = State {
-            trace,
-            about: None,
-            meter: None,
-            first: None,
-            outcome: None,
-            passed_on: false,
-        };
+        let state =
+            State { trace, about: None, meter: None, first: None, outcome: None, passed_on: false };
         Self {
             metrics,
             spans,

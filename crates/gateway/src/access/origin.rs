@@ -71,7 +71,14 @@ mod tests {
 
     #[test]
     fn other_hosts_and_their_pages_are_not() {
-        for host in ["evil.example", "localhost.evil.example", "10.0.0.1:8080", "127.0.0.1.evil.example", "", "@"] {
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "10.0.0.1:8080",
+            "127.0.0.1.evil.example",
+            "",
+            "@",
+        ] {
             check(Some(host), None, false);
             check(Some("localhost"), Some(&format!("https://{host}")), false);
         }

@@ -52,11 +52,17 @@ async fn a_request_is_a_child_of_its_caller_and_the_parent_of_the_workers_spans(
     let caller: TraceParent = CALLER.parse().unwrap();
     let [spans, workers] = [received(&gateway), received(&worker)];
     let [request, refused] = &spans[..] else { panic!("{spans:#?}") };
-    assert_eq!((&*request.trace_id, &*request.parent_span_id), (&caller.trace.0[..], &caller.span.0[..]));
+    assert_eq!(
+        (&*request.trace_id, &*request.parent_span_id),
+        (&caller.trace.0[..], &caller.span.0[..])
+    );
     assert_eq!((&*request.name, request.kind), ("POST /v1/responses", SpanKind::Server as i32));
     assert_eq!(request.events[0].name, "first event");
     let about = texts(&request.attributes);
-    assert_eq!((&*about["http.route"], &*about["http.response.status_code"]), ("/v1/responses", "200"));
+    assert_eq!(
+        (&*about["http.route"], &*about["http.response.status_code"]),
+        ("/v1/responses", "200")
+    );
     let process = workers.iter().find(|span| span.parent_span_id == request.span_id).unwrap();
     assert_eq!(process.trace_id, request.trace_id);
     let call = workers.iter().find(|span| span.parent_span_id == process.span_id).unwrap();
@@ -64,7 +70,8 @@ async fn a_request_is_a_child_of_its_caller_and_the_parent_of_the_workers_spans(
     // A caller without a trace begins none, and its fault is no failure of the gateway.
     assert!(refused.parent_span_id.is_empty() && refused.trace_id != request.trace_id);
     assert_eq!(texts(&refused.attributes)["error.type"], "unsupported_parameter");
-    let failed = |span: &Span| span.status.as_ref().is_some_and(|it| it.code == StatusCode::Error as i32);
+    let failed =
+        |span: &Span| span.status.as_ref().is_some_and(|it| it.code == StatusCode::Error as i32);
     assert!(!failed(refused) && !failed(request));
 }
 

@@ -63,7 +63,10 @@ async fn a_collector_gets_spans_with_parent_link_and_events() {
     let (client, before): (TraceParent, TraceParent) =
         (CLIENT.parse().unwrap(), BEFORE.parse().unwrap());
     assert_eq!((&*process.trace_id, &*call.trace_id), (&client.trace.0[..], &client.trace.0[..]));
-    assert_eq!((&*process.parent_span_id, &*process.span_id), (&client.span.0[..], &own.span.0[..]));
+    assert_eq!(
+        (&*process.parent_span_id, &*process.span_id),
+        (&client.span.0[..], &own.span.0[..])
+    );
     assert_eq!(call.parent_span_id, process.span_id);
     assert_eq!((process.links.len(), call.links.len()), (1, 0));
     assert_eq!(process.links[0].span_id, before.span.0);
