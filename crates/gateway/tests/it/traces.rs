@@ -44,7 +44,7 @@ async fn a_request_is_a_child_of_its_caller_and_the_parent_of_the_workers_spans(
     let headers = [("traceparent", CALLER)];
     let body = json!({ "model": "words", "input": CANARY, "stream": true });
     assert_eq!(place.post("/v1/responses", &body, &headers).await.status, 200);
-    let wrong = json!({ "model": "words", "inputs": CANARY });
+    let wrong = json!({ "model": "words", "input": CANARY, "wrong": true });
     assert_eq!(place.post("/v1/responses", &wrong, &[]).await.status, 400);
     place.get("/openapi.json").await;
     place.flush().await;

@@ -1,3 +1,5 @@
+//! Tests of the export, against a server that answers as a collector.
+
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
