@@ -71,9 +71,9 @@ def load(until):
 
 
 def value(query):
-    """Returns a query as Grafana sends it, with all values of its variables."""
+    """Returns a query as Grafana sends it for all values of its variables. `.+` needs the label, as `.*` does not."""
     query = query.replace("$__rate_interval", "20s").replace("$__range", "60s")
-    return re.sub(r"\$\w+", ".*", query)
+    return re.sub(r"\$\w+", ".+", query)
 
 
 def queries():
@@ -93,7 +93,16 @@ def has_series(query):
     labels = re.fullmatch(r"label_values\((.*), (\w+)\)", query)
     if labels:
         return ask(f"label/{labels[2]}/values", **{"match[]": value(labels[1])})
-    return ask("query", query=value(query))["result"]
+    # A share of nothing is not a number.
+    found = [series for series in ask("query", query=value(query))["result"] if series["value"][1] != "NaN"]
+    # The outermost aggregation decides the labels.
+    inner = re.match(r"(sum|max|avg)\(", query)
+    by = [] if inner else re.findall(r"by \(([^)]*)\)", query)
+    grouped = {label.strip() for labels in by for label in labels.split(",")} - {"le"}
+    missing = grouped - {label for series in found for label in series["metric"]}
+    if found and missing:
+        raise RuntimeError(f"no series has the labels {sorted(missing)}")
+    return found
 
 
 def check(name, test):
