@@ -56,8 +56,10 @@ def one_request_is_one_trace():
         chain.append(span)
     names = [span["name"] for span in chain]
     assert names == ["POST /v1/responses", f"process nsbridge.{report.MODEL}", f"generate_content {report.MODEL}"], names
-    for outer, inner in zip(chain, chain[1:]):
-        assert outer["start_time"] <= inner["start_time"] and inner["end_time"] <= outer["end_time"], names
+    starts = [span["start_time"] for span in chain]
+    assert starts == sorted(starts), starts
+    # The reply is whole before the worker acks the request, so only the call is within its parent.
+    assert chain[2]["end_time"] <= chain[1]["end_time"], names
     print(json.dumps(chain, indent=2))
 
 
