@@ -51,7 +51,6 @@ mod config;
 mod confine;
 mod drain;
 mod error;
-mod http;
 mod keys;
 mod loading;
 mod observability;

@@ -7,10 +7,10 @@ pub(crate) mod traces;
 use std::time::Duration;
 
 use nsbridge_protocol::{Fingerprint, ModelName, Revision};
+use nsbridge_telemetry::Spans;
 
 use crate::observability::health::Health;
 use crate::observability::metrics::Metrics;
-use crate::observability::traces::Spans;
 
 /// Metrics, health and spans of a worker. Cheap to clone.
 #[derive(Clone, Debug)]

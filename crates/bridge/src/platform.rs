@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
+use nsbridge_telemetry::http;
 use tokio::time::Instant;
 
 use crate::config::{ConfigError, FleetConfig};
 use crate::drain::Drain;
-use crate::http;
 use crate::observability::metrics::Metrics;
 use ec2_spot::Ec2Spot;
 use ecs_protection::EcsProtection;

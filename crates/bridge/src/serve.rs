@@ -11,6 +11,7 @@ use nsbridge_handler::erased::Servable;
 use nsbridge_handler::{AsyncHandler, Handler, chain};
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_store::Store;
+use nsbridge_telemetry::{Spans, host_name};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
@@ -24,10 +25,9 @@ use crate::loading;
 use crate::observability::Observability;
 use crate::observability::health::{Health, Pages};
 use crate::observability::metrics::Metrics;
-use crate::observability::traces::Spans;
 use crate::platform::{EcsAddresses, Platform};
 use crate::timing::Timing;
-use crate::worker::{Worker, WorkerBuilder, host_name};
+use crate::worker::{Worker, WorkerBuilder};
 
 const USAGE: &str = "\
 Usage: worker [--config worker.toml]
@@ -155,7 +155,15 @@ async fn run_until_signal<H: Servable<K>, K>(mut config: Config) -> Result<(), E
 fn observability(config: &Config) -> Result<Observability, ConfigError> {
     let model = &config.worker.model;
     let spans = match &config.telemetry.otlp {
-        Some(collector) => Spans::to(collector, &name(config), model)?,
+        Some(collector) => {
+            let named = [
+                ("service.name", "nsbridge-worker".to_owned()),
+                ("service.instance.id", name(config)),
+                ("nsbridge.model", model.to_string()),
+            ];
+            Spans::to(collector, named)
+                .map_err(|error| ConfigError(format!("[telemetry] otlp {error}")))?
+        }
         None => Spans::default(),
     };
     let health = Health::new(model.clone(), config.health.dead_after());

@@ -31,11 +31,10 @@ pub use crate::error::Error;
 pub use crate::observability::Observability;
 pub use crate::observability::health::{Health, Pages};
 pub use crate::observability::metrics::Metrics;
-pub use crate::observability::traces::Spans;
 pub use crate::platform::{EcsAddresses, Platform};
 pub use crate::timing::Timing;
 pub use builder::WorkerBuilder;
-pub(crate) use builder::host_name;
+pub use nsbridge_telemetry::Spans;
 
 /// Loaded handler that consumes requests from the queue of its model.
 #[derive(Debug)]

@@ -18,8 +18,13 @@ export function begin(node, body) {
   Object.assign(node, {
     text: '', reasoning: '', state: 'waiting', body, key: newId(), response: null, last: -1,
     error: null, notes: [], replay: null, wanted: null,
-    facts: { sent: Date.now(), first: null, end: null, reconnections: 0 },
+    facts: { sent: Date.now(), first: null, end: null, reconnections: 0, trace: hex(16) },
   });
+}
+
+// Returns random bytes as lower-case hex digits, as ids of traces and spans are written.
+function hex(bytes) {
+  return Array.from(crypto.getRandomValues(new Uint8Array(bytes)), byte => byte.toString(16).padStart(2, '0')).join('');
 }
 
 // Makes the next request for a reply a new one, whose text is compared with the text that is here.
@@ -113,7 +118,9 @@ export class Reading {
       return call(node.last < 0 ? path : `${path}&starting_after=${node.last}`, { signal });
     }
     // A request that is sent again joins the reply that it repeats.
-    return call('v1/responses', { method: 'POST', body: node.body, headers: { 'idempotency-key': node.key }, signal });
+    const headers = { 'idempotency-key': node.key };
+    if (node.facts.trace) headers.traceparent = `00-${node.facts.trace}-${hex(8)}-01`;
+    return call('v1/responses', { method: 'POST', body: node.body, headers, signal });
   }
 
   // Takes an event. Returns false if one is missing before it.

@@ -47,7 +47,7 @@ const en = {
   reasoning: 'Reasoning',
   // Facts of a reply.
   facts: 'About this reply', speed: 'speed', first: 'first token', tokens: 'tokens', cached: '{n} cached', drafts: 'drafts kept',
-  seedFact: 'seed', fingerprint: 'model', worker: 'worker', reconnections: 'reconnections', attempts: 'workers', continued: 'gateways before',
+  seedFact: 'seed', fingerprint: 'model', worker: 'worker', trace: 'trace', reconnections: 'reconnections', attempts: 'workers', continued: 'gateways before',
   perSecond: '{n} tokens/s', inOut: '{i} in, {o} out', of: '{n} of {all}',
   replayFact: 'replay', replaying: 'computing …',
   equal: 'equal', equalSome: 'equal as far as it goes',
@@ -55,6 +55,7 @@ const en = {
   replayFailed: 'failed: {why}', nothing: 'nothing',
   speedHint: 'Measured in this page', fingerprintHint: 'system_fingerprint: revision of the model', workerHint: 'Fingerprint of weights, options and arithmetic. Equal fingerprint and seed give an equal reply',
   attemptsHint: 'Attempts of workers that made this reply: another one continued when one was lost', continuedHint: 'Gateways that ended in the middle of this reply; another one continued it',
+  traceHint: 'Id of the OpenTelemetry trace of this request, if the operator collects traces',
   draftsHint: 'Tokens that the draft model proposed and the model accepted',
   // Errors: a sentence, and what to do.
   eKey: 'The gateway does not accept this API key. Enter another one.',
@@ -122,7 +123,7 @@ const ja = {
   resume: '続ける', tryAgain: '再試行', enterKey: 'キーを入力',
   reasoning: '推論',
   facts: 'この返答について', speed: '速度', first: '最初のトークン', tokens: 'トークン', cached: 'キャッシュ{n}', drafts: '下書きの採用',
-  seedFact: 'シード', fingerprint: 'モデル', worker: 'ワーカー', reconnections: '再接続', attempts: 'ワーカー数', continued: '前のゲートウェイ',
+  seedFact: 'シード', fingerprint: 'モデル', worker: 'ワーカー', trace: 'トレース', reconnections: '再接続', attempts: 'ワーカー数', continued: '前のゲートウェイ',
   perSecond: '毎秒{n}トークン', inOut: '入力{i}、出力{o}', of: '{all}中{n}',
   replayFact: '再現', replaying: '計算中…',
   equal: '一致', equalSome: 'ここまで一致',
@@ -130,6 +131,7 @@ const ja = {
   replayFailed: '失敗：{why}', nothing: 'なし',
   speedHint: 'このページでの測定値', fingerprintHint: 'system_fingerprint：モデルのリビジョン', workerHint: '重み・オプション・演算のフィンガープリント。これとシードが同じなら返答も同じです',
   attemptsHint: 'この返答を作ったワーカーの試行数。1つが失われると別のワーカーが続けます', continuedHint: '途中で終了したゲートウェイの数。別のゲートウェイが続けました',
+  traceHint: '運用者がトレースを集めている場合の、このリクエストのOpenTelemetryトレースのID',
   draftsHint: '下書きモデルが提案し、モデルが採用したトークン',
   eKey: 'ゲートウェイはこのAPIキーを受け付けません。別のキーを入力してください。',
   eNeedKey: 'このゲートウェイにはAPIキーが必要です。',

@@ -173,6 +173,7 @@ export class MessageView {
     if (facts.seed !== undefined) rows.push([t('seedFact'), String(facts.seed)]);
     if (facts.system_fingerprint) rows.push([t('fingerprint'), facts.system_fingerprint.slice(0, 12), `${t('fingerprintHint')}: ${facts.system_fingerprint}`]);
     if (facts.worker_fingerprint) rows.push([t('worker'), facts.worker_fingerprint.slice(0, 8), `${t('workerHint')}: ${facts.worker_fingerprint}`]);
+    if (facts.trace) rows.push([t('trace'), facts.trace.slice(0, 8), `${t('traceHint')}: ${facts.trace}`]);
     if (facts.attempts > 1) rows.push([t('attempts'), number(facts.attempts), t('attemptsHint')]);
     if (facts.continued) rows.push([t('continued'), number(facts.continued), t('continuedHint')]);
     if (facts.reconnections) rows.push([t('reconnections'), number(facts.reconnections)]);

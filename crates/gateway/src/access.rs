@@ -9,6 +9,7 @@ mod edit;
 mod file;
 mod key;
 mod limits;
+mod origin;
 mod watched;
 
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ pub use edit::{add, disable, list};
 pub use file::{AccessError, Entry, Priority};
 pub use key::{ApiKey, ApiKeyId, InvalidApiKeyId, NoRandomness};
 pub use limits::{Limit, Limiter, Limits, Refusal, Reservation};
+pub(crate) use origin::is_local;
 pub use watched::AccessFile;
 
 use self::key::KeyHash;

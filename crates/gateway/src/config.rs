@@ -31,6 +31,9 @@ pub struct Config {
     /// Files and batches, which need a store.
     #[serde(default)]
     pub batches: BatchConfig,
+    /// Spans.
+    #[serde(default)]
+    pub telemetry: Telemetry,
     /// Models by the name that clients use.
     pub models: BTreeMap<String, Model>,
 }
@@ -182,6 +185,15 @@ impl Default for BatchConfig {
     }
 }
 
+/// Export of spans.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Telemetry {
+    /// Address of a collector for OTLP over HTTP, such as `http://localhost:4318`; none if absent.
+    pub otlp: Option<String>,
+}
+
 /// Settings that requests need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -203,6 +215,7 @@ impl Config {
             access: AccessConfig { file: None, open_to: Some(tenant) },
             store: None,
             batches: BatchConfig::default(),
+            telemetry: Telemetry::default(),
             models,
         }
     }
@@ -254,6 +267,9 @@ impl Config {
         }
         if self.store.as_ref().is_some_and(|it| it.path.is_none() && it.shared.is_none()) {
             return invalid("[store] must have `path`, `shared` or both");
+        }
+        if let Some(Err(error)) = self.telemetry.otlp.as_deref().map(nsbridge_telemetry::check) {
+            return Err(ConfigError::Invalid(format!("[telemetry] otlp {error}")));
         }
         if !(1..=4096).contains(&self.batches.lines) {
             return invalid("[batches] lines must be from 1 to 4096");
@@ -355,6 +371,8 @@ mod tests {
         assert!(refused("path = \"gateway.redb\"", "").contains("`path`, `shared` or both"));
         assert!(refused("timeout_s = 600", "timeout_s = 1501").contains("from 1 to 1500"));
         assert!(refused("lines = 16", "lines = 0").contains("from 1 to 4096"));
+        let secure = refused("# otlp = \"http://", "otlp = \"https://");
+        assert!(secure.contains("[telemetry] otlp must be an address like http://"), "{secure}");
         assert!(refused("max_body", "max_bodies").contains("max_bodies"));
     }
 }

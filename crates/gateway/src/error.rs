@@ -70,6 +70,13 @@ impl ApiError {
             .coded("invalid_api_key")
     }
 
+    /// Error for a request by another name than those of this machine, or of a page of another host.
+    pub(crate) fn foreign() -> Self {
+        let message = "this gateway asks for no key, so it serves only requests to addresses such as \
+                       http://localhost, and no web pages of other hosts; with [access] file it serves all";
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message).coded("foreign_origin")
+    }
+
     /// Error for a part of the interface that this gateway does not serve.
     pub(crate) fn unserved(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "invalid_request_error", message)

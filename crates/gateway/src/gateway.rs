@@ -11,6 +11,7 @@ use nsbridge_client::{AmqpBroker, Client, KeyProvider};
 use nsbridge_crypto::{Key, Reread, WatchedKeyring};
 use nsbridge_handler::chain;
 use nsbridge_queue::Broker;
+use nsbridge_telemetry::{Spans, host_name};
 use tokio::net::TcpListener;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
@@ -169,7 +170,7 @@ impl Gateway {
         if continued > 0 {
             tracing::info!(batches = continued, "continuing batches of the last process");
         }
-        let archive = app.archive.clone();
+        let (archive, spans) = (app.archive.clone(), app.spans.clone());
         let upkeep = tokio::spawn(upkeep(app.clone(), certificates.clone()));
         let runs = app.runs.clone();
         let shared = tokio::spawn(runs.clone().upkeep_shared());
@@ -188,6 +189,7 @@ impl Gateway {
             archive.tasks.wait().await;
         }
         upkeep.abort();
+        spans.close().await;
         end.cancel();
         if let Some(exporter) = exporter {
             let _ = exporter.await;
@@ -242,6 +244,7 @@ pub(crate) async fn assemble(
     let started = SystemTime::now();
     let bodies = Bodies::default();
     let metrics = exported;
+    let spans = spans(config)?;
     Ok(Arc::new(App {
         client,
         access,
@@ -252,9 +255,21 @@ pub(crate) async fn assemble(
         settings,
         bodies,
         metrics,
+        spans,
         started,
         draining,
     }))
+}
+
+/// Returns the destination of spans.
+fn spans(config: &Config) -> Result<Spans, ConfigError> {
+    let Some(collector) = &config.telemetry.otlp else { return Ok(Spans::default()) };
+    let named = [
+        ("service.name", "nsbridge-gateway".to_owned()),
+        ("service.instance.id", format!("{}:{}", host_name(), config.server.listen.port())),
+    ];
+    Spans::to(collector, named)
+        .map_err(|error| ConfigError::Invalid(format!("[telemetry] otlp {error}")))
 }
 
 /// Raises the limit of open files to the most that the process may have: each connection is one.

@@ -78,13 +78,14 @@ mod store;
 mod tls;
 mod tokens;
 mod tools;
+mod traces;
 mod unread;
 mod wire;
 
 pub use batch_run::{BatchError, BatchProgress, BatchRun};
 pub use catalog::{Model, Reasoning, Task, Tools};
 pub use config::{
-    AccessConfig, BatchConfig, Broker, Config, ConfigError, Keys, Server, StoreConfig,
+    AccessConfig, BatchConfig, Broker, Config, ConfigError, Keys, Server, StoreConfig, Telemetry,
 };
 pub use gateway::{Error, Gateway};
 

@@ -13,14 +13,14 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::{Stream, StreamExt};
-use nsbridge_client::TraceParent;
 use nsbridge_protocol::Uuid;
 
-use crate::access::{Caller, Denied};
+use crate::access::{Caller, Denied, is_local};
 use crate::error::{ApiError, Outcome};
 use crate::metrics::OpenStream;
 use crate::runs::Client;
 use crate::state::App;
+use crate::traces::{self, RequestSpan, RequestTrace};
 use crate::{
     batches, bodies, chat, completions, decisions, embeddings, files, messages, models,
     moderations, openapi, page, relay, responses, tokens, unread,
@@ -86,6 +86,9 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
 
 /// Identifies the caller, and reads the headers about the reply.
 async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    if app.access.is_open() && !is_local(request.headers(), request.uri()) {
+        return ApiError::foreign().into_response();
+    }
     let caller = match caller(&app, request.headers()) {
         Ok(caller) => caller,
         Err(denied) => return ApiError::unauthorized(denied.to_string()).into_response(),
@@ -95,7 +98,10 @@ async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next)
         let error = ApiError::unavailable("this gateway is shutting down", after);
         return error.into_response();
     }
-    let client = client(request.headers());
+    let mut client = client(request.headers());
+    if let Some(RequestSpan(own)) = request.extensions().get() {
+        client.trace = Some(*own);
+    }
     let limiter = caller.limiter.clone();
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(client);
@@ -116,7 +122,7 @@ fn caller(app: &App, headers: &HeaderMap) -> Result<Arc<Caller>, Denied> {
 fn client(headers: &HeaderMap) -> Client {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     Client {
-        trace: text("traceparent").and_then(|trace| trace.parse::<TraceParent>().ok()),
+        trace: traces::parent(headers),
         idempotency_key: text("idempotency-key").map(|key| key.chars().take(255).collect()),
         retries: text("x-stainless-retry-count").is_some_and(|count| count != "0"),
         line: None,
@@ -124,10 +130,15 @@ fn client(headers: &HeaderMap) -> Client {
 }
 
 /// Gives the request an id, measures it, and logs its end. No line has text of the request.
-async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let route = request.extensions().get::<MatchedPath>().cloned();
+    let path_of_route = route.as_ref().map(MatchedPath::as_str);
+    let trace = RequestTrace::begin(&app.spans, request.headers(), &method, path_of_route);
+    if let Some(trace) = &trace {
+        request.extensions_mut().insert(trace.span());
+    }
     let named = request.headers().get(&REQUEST_ID).filter(|id| is_plain(id)).cloned();
     let id =
         named.or_else(|| HeaderValue::from_str(&format!("req_{}", Uuid::now_v7().simple())).ok());
@@ -154,12 +165,15 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     tracing::info!(request = id, %method, path = %shown(&path), status, code, ms = %ms, "request");
     if streams_events(&response) {
         let open = app.metrics.stream_opened();
-        let request = Measured { app, began, method, route: route.map(str::to_owned), status };
-        let held =
-            |body: Body| Streamed { body: body.into_data_stream(), _open: open, _request: request };
+        let route = route.map(str::to_owned);
+        let request = Measured { app, began, method, route, status, trace };
+        let held = |body: Body| Streamed { body: body.into_data_stream(), _open: open, request };
         return response.map(|body| Body::from_stream(held(body)));
     }
     app.metrics.responded(&method, route, status, took);
+    if let Some(trace) = trace {
+        trace.end(status, code);
+    }
     response
 }
 
@@ -181,7 +195,7 @@ fn streams_events(response: &Response) -> bool {
 struct Streamed {
     body: BodyDataStream,
     _open: OpenStream,
-    _request: Measured,
+    request: Measured,
 }
 
 /// Request whose duration is measured when it is dropped.
@@ -191,12 +205,16 @@ struct Measured {
     method: Method,
     route: Option<String>,
     status: u16,
+    trace: Option<RequestTrace>,
 }
 
 impl Drop for Measured {
     fn drop(&mut self) {
-        let Self { app, began, method, route, status } = self;
+        let Self { app, began, method, route, status, trace } = self;
         app.metrics.responded(method, route.as_deref(), *status, began.elapsed());
+        if let Some(trace) = trace.take() {
+            trace.end(*status, "");
+        }
     }
 }
 
@@ -204,7 +222,11 @@ impl Stream for Streamed {
     type Item = Result<Bytes, axum::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.body.poll_next_unpin(context)
+        let next = self.body.poll_next_unpin(context);
+        if let (Poll::Ready(Some(Ok(_))), Some(trace)) = (&next, &mut self.request.trace) {
+            trace.wrote();
+        }
+        next
     }
 }
 

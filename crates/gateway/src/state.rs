@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use nsbridge_queue::Broker;
+use nsbridge_telemetry::Spans;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +31,7 @@ pub(crate) struct App {
     pub(crate) settings: Settings,
     pub(crate) bodies: Bodies,
     pub(crate) metrics: Metrics,
+    pub(crate) spans: Spans,
     pub(crate) started: SystemTime,
     /// Canceled when the gateway drains.
     pub(crate) draining: CancellationToken,

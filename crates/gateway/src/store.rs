@@ -27,7 +27,7 @@ use crate::run::{Change, Ending, RawPiece};
 pub(crate) use self::objects::{Edit, Kind, Unstored};
 
 /// Size of the database's cache in memory, in bytes. redb's own default is 1 GiB.
-const CACHE: usize = 64 << 20;
+const CACHE: usize = 16 << 20;
 
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
 const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");

@@ -83,7 +83,5 @@ pub(super) fn private(url: &str) -> Result<(), String> {
 
 /// Refuses addresses other than plain HTTP, which are for services on the machine or next to it.
 fn plain(field: &str, url: &str) -> Result<(), String> {
-    let uri = url.parse::<hyper::Uri>().ok();
-    let good = uri.is_some_and(|uri| uri.scheme_str() == Some("http") && uri.host().is_some());
-    if good { Ok(()) } else { Err(format!("{field} must be an address like http://host:port")) }
+    nsbridge_telemetry::check(url).map_err(|error| format!("{field} {error}"))
 }

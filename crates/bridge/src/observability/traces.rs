@@ -1,20 +1,14 @@
 //! Spans of a request, here and in the traces of other services.
 //!
 //! Ids are made here even if no spans are collected: they are logged, and travel on to clients and
-//! other workers. A span is made of the few typed attributes below and never of log lines, so user
-//! text cannot get into it.
-
-mod export;
+//! other workers.
 
 use std::time::SystemTime;
 
 use nsbridge_protocol::topology::header;
 use nsbridge_protocol::{ErrorCode, TraceParent, Usage};
 use nsbridge_queue::{Header, Message, Properties};
-use opentelemetry::trace::{SpanKind, Status};
-use opentelemetry::{KeyValue, Value};
-
-pub use export::Spans;
+use nsbridge_telemetry::{Span, SpanKind, Value, child, root};
 
 /// Position of one delivery of a request in its trace.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +28,8 @@ impl Trace {
     pub(crate) fn of(request: &Message) -> Self {
         let client = parent(&request.properties, header::TRACE_PARENT);
         let before = parent(&request.properties, header::TRACE_BEFORE);
-        let process = client.map_or_else(root, |client| client.child(random()));
-        Self { client, before, process, call: process.child(random()) }
+        let process = client.map_or_else(root, child);
+        Self { client, before, process, call: child(process) }
     }
 
     /// Sets the previous attempt, as a client sends it together with the pieces to resume from.
@@ -66,12 +60,10 @@ impl Trace {
             ("messaging.operation.type", "process".into()),
             ("messaging.destination.name", Value::from(queue.to_owned())),
         ];
-        Span {
-            parent: self.client,
-            link: self.before,
-            ..Span::new(self.process, SpanKind::Consumer, format!("process {queue}"), began)
-        }
-        .with(attributes)
+        Span::new(self.process, SpanKind::Consumer, format!("process {queue}"), began)
+            .parent(self.client)
+            .link(self.before)
+            .with(attributes)
     }
 
     /// Returns the span of the handler's call, once it has ended.
@@ -82,65 +74,38 @@ impl Trace {
             ("gen_ai.request.model", Value::from(model.to_owned())),
         ];
         let name = format!("generate_content {model}");
-        Span { parent: Some(self.process), ..Span::new(self.call, SpanKind::Internal, name, began) }
+        Span::new(self.call, SpanKind::Internal, name, began)
+            .parent(Some(self.process))
             .with(attributes)
     }
 }
 
-/// Span that has ended.
-#[derive(Clone, Debug)]
-pub(crate) struct Span {
-    own: TraceParent,
-    parent: Option<TraceParent>,
-    link: Option<TraceParent>,
-    kind: SpanKind,
-    name: String,
-    began: SystemTime,
-    ended: SystemTime,
-    attributes: Vec<KeyValue>,
-    status: Status,
+/// Marks a span as failed with this code, if there is one.
+pub(crate) fn failed(span: Span, code: Option<ErrorCode>) -> Span {
+    match code {
+        Some(code) => span.failed(code.as_str()),
+        None => span,
+    }
 }
 
-impl Span {
-    fn new(own: TraceParent, kind: SpanKind, name: String, began: SystemTime) -> Self {
-        let (parent, link, attributes, status) = (None, None, Vec::new(), Status::Unset);
-        let ended = SystemTime::now();
-        Self { own, parent, link, kind, name, began, ended, attributes, status }
-    }
+/// Adds the token usage, the number of pieces, and the number of those from an earlier attempt.
+pub(crate) fn cost(span: Span, usage: Usage, pieces: usize, resumed: usize) -> Span {
+    let int = |n: u64| Value::from(i64::try_from(n).unwrap_or(i64::MAX));
+    span.with([
+        ("gen_ai.usage.input_tokens", int(usage.input_tokens)),
+        ("gen_ai.usage.output_tokens", int(usage.output_tokens)),
+        ("gen_ai.usage.cache_read.input_tokens", int(usage.cached_tokens)),
+        ("nsbridge.pieces", int(pieces as u64)),
+        ("nsbridge.resumed_pieces", int(resumed as u64)),
+    ])
+}
 
-    fn with<const N: usize>(mut self, attributes: [(&'static str, Value); N]) -> Self {
-        self.attributes.extend(attributes.map(|(key, value)| KeyValue::new(key, value)));
-        self
-    }
-
-    /// Marks the span as failed with this code, if there is one.
-    pub(crate) fn failed(mut self, code: Option<ErrorCode>) -> Self {
-        if let Some(code) = code {
-            self.status = Status::error(code.as_str());
-            self = self.with([("error.type", code.as_str().into())]);
-        }
-        self
-    }
-
-    /// Adds the token usage, the number of pieces, and the number of those from an earlier attempt.
-    pub(crate) fn cost(self, usage: Usage, pieces: usize, resumed: usize) -> Self {
-        let int = |n: u64| Value::from(i64::try_from(n).unwrap_or(i64::MAX));
-        self.with([
-            ("gen_ai.usage.input_tokens", int(usage.input_tokens)),
-            ("gen_ai.usage.output_tokens", int(usage.output_tokens)),
-            ("gen_ai.usage.cache_read.input_tokens", int(usage.cached_tokens)),
-            ("nsbridge.pieces", int(pieces as u64)),
-            ("nsbridge.resumed_pieces", int(resumed as u64)),
-        ])
-    }
-
-    /// Adds the id of the request, which may be logged, and the attempt number.
-    pub(crate) fn about(self, request: &str, attempt: u32) -> Self {
-        self.with([
-            ("messaging.message.id", Value::from(request.to_owned())),
-            ("nsbridge.attempt", Value::from(i64::from(attempt))),
-        ])
-    }
+/// Adds the id of the request, which may be logged, and the attempt number.
+pub(crate) fn about(span: Span, request: &str, attempt: u32) -> Span {
+    span.with([
+        ("messaging.message.id", Value::from(request.to_owned())),
+        ("nsbridge.attempt", Value::from(i64::from(attempt))),
+    ])
 }
 
 /// Writes a span into a header. To its reader the header is no more than a hint.
@@ -151,23 +116,6 @@ pub(crate) fn put(properties: &mut Properties, name: &str, span: TraceParent) {
 /// Returns the span that a header names; `None` if it is malformed.
 pub(crate) fn parent(properties: &Properties, name: &str) -> Option<TraceParent> {
     properties.text(name)?.parse().ok()
-}
-
-fn root() -> TraceParent {
-    loop {
-        // All zeros are not an id, and do not come twice.
-        if let Some(root) = TraceParent::root(random(), random()) {
-            return root;
-        }
-    }
-}
-
-/// Returns random bytes that need not be secret. Without randomness of the system they are
-/// constant, and all spans appear in one trace.
-fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [1; N];
-    let _ = getrandom::fill(&mut bytes);
-    bytes
 }
 
 #[cfg(test)]

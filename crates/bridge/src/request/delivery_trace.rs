@@ -6,12 +6,13 @@ use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::topology::{header, request_queue};
 use nsbridge_protocol::{ErrorCode, ModelName, Priority, TraceParent, Usage};
 use nsbridge_queue::{Message, Properties};
+use nsbridge_telemetry::Spans;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::observability::Observability;
 use crate::observability::metrics::{Metrics, Outcome, RequestMeter};
-use crate::observability::traces::{Spans, Trace, put};
+use crate::observability::traces::{Trace, about, cost, failed, put};
 use crate::request::admission::AdmittedRequest;
 
 /// Measurements of one delivery, from its arrival to its settlement.
@@ -32,6 +33,8 @@ struct State {
     /// Request id and attempt number, once they are known.
     about: Option<(String, u32)>,
     meter: Option<RequestMeter>,
+    /// Time at which the first piece of this worker could be sent.
+    first: Option<SystemTime>,
     outcome: Option<Outcome>,
     passed_on: bool,
 }
@@ -47,7 +50,8 @@ impl DeliveryTrace {
         let Observability { metrics, spans, .. } = observability.clone();
         metrics.consumed();
         let trace = Trace::of(request);
-        let state = State { trace, about: None, meter: None, outcome: None, passed_on: false };
+        let state =
+            State { trace, about: None, meter: None, first: None, outcome: None, passed_on: false };
         Self {
             metrics,
             spans,
@@ -87,9 +91,13 @@ impl DeliveryTrace {
 
     /// Records the number of pieces sent, `resumed` ones included.
     pub(crate) fn sent(&self, position: usize, resumed: usize) {
-        if let Some(meter) = &mut self.state.lock().meter {
+        let mut state = self.state.lock();
+        if let Some(meter) = &mut state.meter {
             meter.resumed(resumed);
             meter.sent(position);
+        }
+        if position > resumed && state.first.is_none() {
+            state.first = Some(SystemTime::now());
         }
     }
 
@@ -106,8 +114,12 @@ impl DeliveryTrace {
         usage: Usage,
         code: Option<ErrorCode>,
     ) {
-        let span = self.state.lock().trace.called(self.model.as_str(), began);
-        self.spans.end(span.cost(usage, reader.len(), reader.resumed()).failed(code));
+        let state = self.state.lock();
+        let mut span = state.trace.called(self.model.as_str(), began);
+        if let Some(first) = state.first {
+            span = span.event("first piece", first);
+        }
+        self.spans.end(failed(cost(span, usage, reader.len(), reader.resumed()), code));
     }
 
     /// Writes the trace parent of this attempt into a reply.
@@ -148,9 +160,9 @@ impl DeliveryTrace {
         };
         self.metrics.processed(self.came.elapsed(), code.is_some());
         let queue = request_queue(&self.model, self.priority);
-        let span = state.trace.processed(&queue, self.came_at).failed(code);
+        let span = failed(state.trace.processed(&queue, self.came_at), code);
         self.spans.end(match &state.about {
-            Some((request, attempt)) => span.about(request, *attempt),
+            Some((request, attempt)) => about(span, request, *attempt),
             None => span,
         });
     }

@@ -8,6 +8,7 @@ use nsbridge_handler::erased::Servable;
 use nsbridge_handler::{AsyncHandler, Error as HandlerError, Handler, Models};
 use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::{Broker, ReconnectingConnection};
+use nsbridge_telemetry::host_name;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -190,11 +191,4 @@ fn cause(error: HandlerError) -> nsbridge_handler::Cause {
         }
         other => other.to_string().into(),
     }
-}
-
-/// Returns the name of this machine, or one made of the process's number.
-pub(crate) fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { format!("worker-{}", std::process::id()) } else { name.to_owned() }
 }

@@ -45,7 +45,7 @@ impl Stage {
         let mut setup = Setup::new().unwrap();
         setup.grace = Duration::ZERO;
         setup.observability.spans =
-            Spans::to(&collector.url(""), &setup.worker, &setup.model).unwrap();
+            Spans::to(&collector.url(""), [("service.name", "worker".to_owned())]).unwrap();
         Self { collector, broker: Arc::new(MemoryBroker::new()), setup }
     }
 
@@ -86,6 +86,9 @@ async fn the_callers_span_is_the_workers_parent_and_the_workers_the_handlers() {
     assert!(process.links.is_empty());
     assert!(process.start_time_unix_nano <= call.start_time_unix_nano);
     assert!(process.end_time_unix_nano >= call.end_time_unix_nano);
+    let first = &call.events[0];
+    assert_eq!((call.events.len(), &*first.name), (1, "first piece"));
+    assert!((call.start_time_unix_nano..=call.end_time_unix_nano).contains(&first.time_unix_nano));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::{self, Cargo, in_root, root};
 use crate::cuda;
 use crate::machine::cuda::Toolkit;
-use crate::{alerts, api, boards, prose, say};
+use crate::{alerts, api, boards, book, prose, say};
 
 /// Folders with sources in other languages than Rust.
 const FOLDERS: [&str; 5] = ["crates", "deploy", "docs", "examples", "python"];
@@ -21,10 +21,11 @@ pub(crate) fn run(cargo: &Cargo) -> Result<()> {
             failed.push(name);
         }
     }
-    let own: [(&str, &dyn Fn() -> Result<()>); 4] = [
+    let own: [(&str, &dyn Fn() -> Result<()>); 5] = [
         ("prose", &prose::check),
         ("alerts", &alerts::check),
         ("boards", &|| boards::run(false)),
+        ("book", &book::run),
         ("api", &|| api::run(cargo, false)),
     ];
     for (name, check) in own {

@@ -97,6 +97,15 @@ pub(crate) fn vocabularies() -> Result<PathBuf> {
     plain("vocabularies", "crates/handlers/llama/tests/vocabularies/requirements.txt")
 }
 
+/// Returns a Python with mdBook's command beside it.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the package.
+pub(crate) fn book() -> Result<PathBuf> {
+    plain("book", "crates/dev/xtask/src/book/requirements.txt")
+}
+
 /// Returns a Python with the packages of an outside suite.
 ///
 /// # Errors

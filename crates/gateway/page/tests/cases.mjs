@@ -31,6 +31,9 @@ export async function a_reply_streams_and_is_whole({ Visit, assert }) {
   assert.equal(node.state, 'cut');
   assert.equal(node.facts.output, 60);
   assert.equal(await visit.fact('seed').textContent(), String(node.facts.seed));
+  const sent = visit.requests.find(request => request.url().endsWith('/v1/responses'));
+  assert.match(sent.headers().traceparent, new RegExp(`^00-${node.facts.trace}-[0-9a-f]{16}-01$`));
+  assert.equal(await visit.fact('trace').textContent(), node.facts.trace.slice(0, 8));
   assert.match(await visit.fact('speed').textContent(), /^\d[\d.,]* tokens\/s$/);
   assert.match(await visit.fact('tokens').textContent(), /^\d+ in, 60 out/);
   assert.match(await visit.fact('drafts kept').textContent(), /^\d+ of \d+$/);

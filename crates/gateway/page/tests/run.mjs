@@ -42,6 +42,7 @@ class Visit {
     visit.gateway = gateway;
     visit.context = await browser.newContext({ viewport: { width: 1280, height: 800 }, locale: 'en-US', ...options });
     visit.faults = [];
+    visit.requests = [];
     await visit.context.addInitScript(() => {
       window.violations = [];
       addEventListener('securitypolicyviolation', event => window.violations.push(event.violatedDirective));
@@ -56,6 +57,7 @@ class Visit {
     this.page.setDefaultTimeout(60_000);
     this.page.on('pageerror', error => this.faults.push(`error in the page: ${error.message}`));
     this.page.on('request', request => {
+      this.requests.push(request);
       const { origin } = new URL(request.url());
       const own = origin === new URL(this.gateway.url).origin || request.url().startsWith('blob:');
       if (!own) this.faults.push(`request to ${request.url()}`);
@@ -71,9 +73,10 @@ class Visit {
     return this;
   }
 
+  // Saves settings. The seed is fixed: with a random one, a reply may end before its maximum length.
   async settings(values) {
     await this.page.click('#settings');
-    for (const [id, value] of Object.entries(values)) await this.page.fill(`#p-${id}`, String(value));
+    for (const [id, value] of Object.entries({ seed: 7, ...values })) await this.page.fill(`#p-${id}`, String(value));
     await this.page.click('#settings-save');
   }
 

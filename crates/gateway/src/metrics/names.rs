@@ -81,7 +81,7 @@ pub(super) const TOKEN_BUCKETS: [f64; 11] =
 
 /// Codes of errors that requests are counted by; any other code counts as [`OTHER`], and those of
 /// workers come in addition.
-pub(super) const CODES: [&str; 42] = [
+pub(super) const CODES: [&str; 43] = [
     "bad_reply",
     "batch_not_cancellable",
     "broker_unavailable",
@@ -92,6 +92,7 @@ pub(super) const CODES: [&str; 42] = [
     "duplicate_custom_id",
     "empty_file",
     "file_in_use",
+    "foreign_origin",
     "gateway_refused",
     "idempotency_key_reused",
     "invalid_api_key",

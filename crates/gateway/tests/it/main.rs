@@ -16,3 +16,4 @@ mod relay;
 mod replicas;
 mod retries;
 mod tokens;
+mod traces;

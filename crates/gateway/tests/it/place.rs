@@ -13,6 +13,7 @@ use nsbridge_gateway::access::{self, ApiKey, Entry, Limits, Priority};
 use nsbridge_gateway::{Config, Gateway, GatewayBroker, Model};
 use nsbridge_handler::{BatchOptions, Batched};
 use nsbridge_queue::{Broker, MemoryBroker};
+use nsbridge_telemetry::Spans;
 use nsbridge_testkit::system::{Running, Setup};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -56,9 +57,12 @@ struct Ground {
 
 impl Ground {
     async fn new(limits: Limits) -> Arc<Self> {
+        Self::of(Setup::new().unwrap(), limits).await
+    }
+
+    async fn of(setup: Setup, limits: Limits) -> Arc<Self> {
         log();
         let folder = tempfile::tempdir().unwrap();
-        let setup = Setup::new().unwrap();
         let memory = Arc::new(MemoryBroker::new());
         let broker: Arc<dyn Broker> = memory.clone();
         let words = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
@@ -146,6 +150,22 @@ impl Place {
         );
         let limits = Limits { requests_per_minute: Some(3), ..Limits::default() };
         Ground::new(limits).await.place("grace_s = 1", &tables).await
+    }
+
+    /// Starts a gateway and workers that send their spans to these collectors.
+    pub(crate) async fn traced(gateway: &str, workers: &str) -> Self {
+        let mut setup = Setup::new().unwrap();
+        let named = ("service.name", "nsbridge-worker".to_owned());
+        setup.observability.spans = Spans::to(workers, [named]).unwrap();
+        let tables = format!("[telemetry]\notlp = \"{gateway}\"\n");
+        Ground::of(setup, Limits::default()).await.place("", &tables).await
+    }
+
+    /// Ends the gateway, and sends the spans of the workers that are not sent yet.
+    pub(crate) async fn flush(self) {
+        self.drain.cancel();
+        self.gateway.await.unwrap();
+        self.ground.setup.observability.spans.close().await;
     }
 
     /// Starts a gateway that passes sealed requests on. It has no key of the worker's keyring.
@@ -288,7 +308,7 @@ pub(crate) fn request(
     body: &str,
     headers: &[(&str, &str)],
 ) -> String {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     if !key.is_empty() {
         write!(text, "authorization: Bearer {key}\r\n").unwrap();
     }

@@ -57,6 +57,25 @@ async fn a_lost_connection_to_the_gateway_loses_nothing_of_a_reply() {
     assert_eq!(runs(prompt).len(), 1, "{:?}", runs(prompt));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_without_keys_serves_no_page_of_another_host() {
+    let gateway = Place::sealed(Limits::default()).await;
+    let proxy = proxy(&gateway).await;
+    let body = ask("1 of a page", 1).to_string();
+    let own = request("POST", PATH, "", &body, &[("origin", "http://localhost:8080")]);
+    assert_eq!(proxy.raw(&own).await.status, 200);
+    let page = request("POST", PATH, "", &body, &[("origin", "https://evil.example")]);
+    let rebound = own.replace("host: localhost", "host: evil.example");
+    for refused in [page, rebound] {
+        let answer = proxy.raw(&refused).await;
+        assert_eq!((answer.status, answer.code()), (403, "foreign_origin".to_owned()));
+        // A gateway that asks for a key serves every page that has one.
+        let keyed = refused.replace("\r\n\r\n", &format!("\r\nx-api-key: {}\r\n\r\n", gateway.key));
+        let keyed = keyed.replace(&format!("POST {PATH}"), "GET /v1/models");
+        assert_eq!(gateway.raw(&keyed).await.status, 200);
+    }
+}
+
 /// Returns the word at `index` of a reply.
 fn word(index: usize) -> String {
     said(7, index + 1).split(' ').nth(index).unwrap().to_owned()

@@ -126,9 +126,9 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::{CONNECTIONS, Pages};
-    use crate::http::exchange;
     use crate::observability::health::Health;
     use crate::observability::metrics::Metrics;
+    use nsbridge_telemetry::http::exchange;
 
     async fn pages() -> (String, Health, Metrics) {
         let model = "tale-7m".parse().unwrap();

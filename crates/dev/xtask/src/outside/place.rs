@@ -20,8 +20,9 @@ const MODEL: &str = "tale-7m";
 /// vectors of any quality have the right form.
 const EMBEDDER: &str = "tale-7m-embed";
 
-/// Bundled model.
+/// Bundled model, and its draft.
 const FILES: &str = "examples/models/tale-7m";
+const DRAFT: &str = "examples/models/tale-1m";
 
 /// Time for a process to start.
 const START_WITHIN: Duration = Duration::from_secs(120);
@@ -37,7 +38,37 @@ pub(crate) struct Place {
     binary: PathBuf,
     key: String,
     port: u16,
+    watched: Watched,
     keepers: Vec<Child>,
+}
+
+/// Addresses at which a suite watches worker and gateway.
+#[derive(Debug)]
+struct Watched {
+    /// Metrics of the worker and of the gateway.
+    metrics: [String; 2],
+    /// Collector of spans, which the suite starts.
+    collector: String,
+}
+
+impl Watched {
+    fn new() -> Result<Self> {
+        let address = || Ok::<_, anyhow::Error>(format!("127.0.0.1:{}", free_port()?));
+        Ok(Self { metrics: [address()?, address()?], collector: format!("http://{}", address()?) })
+    }
+
+    fn worker(&self) -> String {
+        let [metrics, _] = &self.metrics;
+        format!(
+            "draft = \"{}\"\n[health]\nlisten = \"{metrics}\"\n{}",
+            root().join(DRAFT).display(),
+            self.telemetry()
+        )
+    }
+
+    fn telemetry(&self) -> String {
+        format!("[telemetry]\notlp = \"{}\"\n", self.collector)
+    }
 }
 
 impl Place {
@@ -53,14 +84,15 @@ impl Place {
                 .with_context(|| format!("removing {}", folder.display()))?;
         }
         fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-        // A port that was free a moment ago.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let (port, watched) = (free_port()?, Watched::new()?);
         let binary = binary.to_owned();
-        let mut place = Self { folder, binary, key: String::new(), port, keepers: Vec::new() };
+        let keepers = Vec::new();
+        let mut place = Self { folder, binary, key: String::new(), port, watched, keepers };
         place.nsbridge(&["keys", "generate", "--out", "keys.json"])?;
         let add = ["gateway", "keys", "add", "api-keys.json", "--tenant", "outside"];
         place.key = place.nsbridge(&add)?.trim().to_owned();
-        place.write("worker.toml", &worker(broker, MODEL, ""))?;
+        let more = if suite.watches { place.watched.worker() } else { String::new() };
+        place.write("worker.toml", &worker(broker, MODEL, &more))?;
         place.launch("worker", &["worker", "--config", "worker.toml"])?;
         if !suite.embedders.is_empty() {
             let options = "[handler]\ntask = \"embed\"\npooling = \"mean\"\n";
@@ -68,7 +100,7 @@ impl Place {
             place.launch("embedder", &["worker", "--config", "embedder.toml"])?;
             place.taking_requests("embedder")?;
         }
-        place.write("gateway.toml", &gateway(broker, port, suite))?;
+        place.write("gateway.toml", &gateway(broker, port, suite, &place.watched))?;
         place.launch("gateway", &["gateway", "--config", "gateway.toml"])?;
         place.taking_requests("worker")?;
         place.wait("gateway", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
@@ -82,7 +114,10 @@ impl Place {
             .env("OUTSIDE_KEY", &self.key)
             .env("OUTSIDE_MODEL", MODEL)
             .env("OUTSIDE_MODEL_FOLDER", root().join(FILES))
-            .env("OUTSIDE_BINARY", &self.binary);
+            .env("OUTSIDE_BINARY", &self.binary)
+            .env("OUTSIDE_ROOT", root())
+            .env("OUTSIDE_METRICS", self.watched.metrics.join(","))
+            .env("OUTSIDE_OTLP", &self.watched.collector);
         command
     }
 
@@ -150,6 +185,11 @@ impl Drop for Place {
     }
 }
 
+/// Returns a port that was free a moment ago.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
 /// Returns the log of a process.
 fn said(folder: &Path, name: &str) -> String {
     let mut text = String::new();
@@ -170,14 +210,16 @@ fn worker(broker: &str, model: &str, more: &str) -> String {
 }
 
 /// Returns the configuration of the gateway.
-fn gateway(broker: &str, port: u16, suite: &Suite) -> String {
+fn gateway(broker: &str, port: u16, suite: &Suite, watched: &Watched) -> String {
     let access = if suite.any_key { "open_to = \"outside\"" } else { "file = \"api-keys.json\"" };
     let aliases = |names: &[&str]| {
         let names: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
         names.join(", ")
     };
+    let [_, metrics] = &watched.metrics;
+    let metrics = if suite.watches { format!("metrics = \"{metrics}\"\n") } else { String::new() };
     let mut text = format!(
-        "[server]\nlisten = \"127.0.0.1:{port}\"\ngrace_s = 1\ndefault_model = \"{MODEL}\"\n\
+        "[server]\nlisten = \"127.0.0.1:{port}\"\ngrace_s = 1\ndefault_model = \"{MODEL}\"\n{metrics}\
          [broker]\nurl = \"{broker}\"\n[keys]\nkeyring = \"keys.json\"\n[access]\n{access}\n\
          [store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n\
          [models.{MODEL}]\naliases = [{}]\ncontext = 1024\n",
@@ -188,6 +230,9 @@ fn gateway(broker: &str, port: u16, suite: &Suite) -> String {
             "[models.{EMBEDDER}]\ntask = \"embed\"\naliases = [{}]\n",
             aliases(suite.embedders)
         );
+    }
+    if suite.watches {
+        text += &watched.telemetry();
     }
     text
 }

@@ -22,6 +22,9 @@ pub(crate) struct Suite {
     tool: Tool,
     /// The suite sends a key of its own choice, or none, so the gateway must take any.
     pub(crate) any_key: bool,
+    /// The suite reads metrics and takes spans: worker and gateway serve and send them, and the worker
+    /// has a draft, whose metrics exist only then.
+    pub(crate) watches: bool,
     /// Names under which the suite asks for the generating model.
     pub(crate) models: &'static [&'static str],
     /// Names under which the suite asks for the embedding model.
@@ -39,12 +42,12 @@ enum Tool {
 
 impl Suite {
     const fn new(name: &'static str, tool: Tool) -> Self {
-        Self { name, tool, any_key: false, models: &[], embedders: &[] }
+        Self { name, tool, any_key: false, watches: false, models: &[], embedders: &[] }
     }
 }
 
 /// All suites, in the order in which they run.
-pub(crate) const SUITES: [Suite; 8] = [
+pub(crate) const SUITES: [Suite; 10] = [
     Suite { embedders: &["text-embedding-3-small"], ..Suite::new("openai-npm", Tool::Npm) },
     Suite { models: &["storyteller"], ..Suite::new("langchain", Tool::Pip) },
     Suite {
@@ -62,6 +65,8 @@ pub(crate) const SUITES: [Suite; 8] = [
         models: &["test", "gpt-3.5-turbo-instruct", "davinci-002", "gpt-4.1"],
         ..Suite::new("llama-server", Tool::Pip)
     },
+    Suite { watches: true, ..Suite::new("prometheus", Tool::Pip) },
+    Suite { watches: true, ..Suite::new("phoenix", Tool::Pip) },
 ];
 
 impl Suite {
@@ -105,6 +110,9 @@ impl Suite {
     }
 
     fn python(&self) -> Result<Command> {
+        if self.name == "prometheus" {
+            machine::promtool()?;
+        }
         let python = machine::outside(self.name, &self.folder().join("requirements.txt"))?;
         let mut command = Command::new(python);
         command.arg(self.folder().join("run.py"));

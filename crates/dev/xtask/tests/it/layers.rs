@@ -12,7 +12,7 @@ fn layer(folder: &str) -> Option<u8> {
     Some(match folder {
         "crates/protocol" | "crates/kernels" => 0,
         "crates/crypto" | "crates/queue" | "crates/handler" => 1,
-        "crates/checkpoint" | "crates/client" => 2,
+        "crates/checkpoint" | "crates/client" | "crates/telemetry" => 2,
         "crates/store" => 3,
         "crates/bridge" | "crates/gateway" => 4,
         "crates/cli" => 5,

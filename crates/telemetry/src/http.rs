@@ -20,7 +20,8 @@ const MAX_BODY: usize = 1 << 20;
 
 /// Reason why there is no response.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+#[non_exhaustive]
+pub enum Error {
     /// The address is not plain HTTP.
     #[error("not an address that begins with http://")]
     Address,
@@ -39,10 +40,11 @@ pub(crate) enum Error {
 }
 
 /// Sends a request and reads the whole response, with any status.
-pub(crate) async fn exchange(
-    request: Request<Bytes>,
-    within: Duration,
-) -> Result<Response<Bytes>, Error> {
+///
+/// # Errors
+///
+/// Returns an error if there is no response of at most 1 MiB within this time.
+pub async fn exchange(request: Request<Bytes>, within: Duration) -> Result<Response<Bytes>, Error> {
     timeout(within, send(request)).await.map_err(|_| Error::Late(within))?
 }
 
