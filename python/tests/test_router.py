@@ -330,6 +330,14 @@ class Events(Scripted):
                     self.assertNotIn("a bear", str(told.exception))
                 with self.assertRaises(InvalidRequest):
                     await client.text("m", "x" * (8 << 20))
+                self.assertEqual(client.router.pending, {})
+                names = "m.dead m.bulk m.retry.1s m.runs.0 reply reply.x control.x nsbridge.m - a/b"
+                for name in [*names.split(), "", "m" * 101, "m\n"]:
+                    with self.assertRaises(InvalidRequest, msg=name):
+                        client.text(name, "a bear")
+                for tenant in ("a\nb", "\x85", "t" * 256):
+                    with self.assertRaises(InvalidRequest, msg=tenant):
+                        client.text("m", "a bear", tenant=tenant)
 
         self.play(script())
         self.assertEqual(self.broker.sent, [])

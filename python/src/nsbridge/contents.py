@@ -37,6 +37,23 @@ def is_revision(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(pattern, value) is not None
 
 
+def is_model(value: str) -> bool:
+    """Returns True for the name of a model. Other names could be those of other queues."""
+    reserved = value.endswith((".dead", ".bulk")) or ".retry." in value or ".runs." in value
+    reserved |= value.startswith(("reply.", "control.", "nsbridge.")) or value in (
+        "reply",
+        "control",
+    )
+    return is_revision(value) and not reserved
+
+
+def is_tenant(value: str) -> bool:
+    """Returns True for the name of a tenant."""
+    return 1 <= len(value.encode()) <= 255 and not any(
+        ord(c) < 32 or 127 <= ord(c) < 160 for c in value
+    )
+
+
 def read_open(content_type: int, content: bytes) -> dict[str, Any]:
     """Reads the content of an open."""
     body = read_json(content_type, content)

@@ -34,7 +34,6 @@ class AsyncReply(Generic[P]):
     def __init__(self, client: AsyncClient, request: Request, read: Callable[[bytes], P]):
         request.check()
         self._client, self._request, self._decode = client, request, read
-        self._starting: asyncio.Task[None] | None = None
         self._pending: Pending | None = None
         self._point: ResumePoint | None = None
         self._ready: deque[Event[P]] = deque()
@@ -185,9 +184,10 @@ class AsyncReply(Generic[P]):
 
     async def cancel(self) -> None:
         """Cancels the request, and waits until its workers were told. No further event comes."""
+        runs = self._pending is not None and not self._pending.over
         self.drop()
         self._ready.clear()
-        if self._pending is not None:
+        if runs:
             await self._client.router.flush()
 
     def __del__(self) -> None:

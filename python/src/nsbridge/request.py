@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
 from .constants import MAX_SECONDS
-from .contents import is_hex, is_revision
+from .contents import is_hex, is_model, is_revision, is_tenant
 from .errors import Deadline, InvalidRequest
 from .frames import uuid7
 from .merge import text_replay_key
@@ -67,6 +67,10 @@ class Request:
 
     def check(self) -> None:
         """Raises `InvalidRequest` if a field cannot be sealed."""
+        if not is_model(self.model):
+            raise InvalidRequest("a model's name has 1 to 100 letters, digits, `.`, `_` and `-`")
+        if not is_tenant(self.tenant):
+            raise InvalidRequest("a tenant has 1 to 255 bytes without control characters")
         if self.seed is not None and not 0 <= self.seed < 1 << 64:
             raise InvalidRequest("the seed is a whole number from 0 to 2^64 - 1")
         if not 0 < self.timeout <= MAX_SECONDS:

@@ -127,11 +127,11 @@ class Router:
         earlier = self.pending.get(pending.id)
         if earlier is not None:
             self.end(earlier, failed(Closed("the request was submitted again")))
+        copy = pending.inquiry.seal()
         # Registered before it is published: a reply may come before the confirm.
         self.pending[pending.id] = pending
         self._ended.pop(pending.id, None)
         pending.timer = self._loop.call_at(pending.deadline, self._expire, pending)
-        copy = pending.inquiry.seal()
         publish = self._loop.create_task(self._publish_first(pending, copy))
         try:
             await asyncio.wait({publish, pending.ended}, return_when=asyncio.FIRST_COMPLETED)
