@@ -42,6 +42,7 @@ class ScriptedBroker:
         self.controls: list[Message] = []
         self.answers: deque[Answer | Exception] = deque()
         self.closed = False
+        self.delay = 0.0  # seconds until a control frame is published
 
     async def connect(self, queue, watcher) -> None:
         self.watcher = watcher
@@ -49,6 +50,7 @@ class ScriptedBroker:
 
     async def publish(self, message: Message) -> Answer:
         if message.exchange:
+            await asyncio.sleep(self.delay)
             self.controls.append(message)
             return Answer.TAKEN
         self.sent.append(message)

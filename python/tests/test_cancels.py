@@ -68,6 +68,20 @@ class Cancels(Scripted):
         for leave in (cancel, context, drop, task):
             self.check(leave)
 
+    def test_a_cancel_returns_after_the_worker_was_told_or_after_five_seconds(self):
+        async def script():
+            async with self.client() as client:
+                for delay, told, took in ((1, 1, 1), (100, 1, 5)):
+                    reply = await client.text("m", "a bear")
+                    self.broker.delay = delay
+                    start = asyncio.get_running_loop().time()
+                    await reply.cancel()
+                    self.assertEqual(len(self.broker.controls), told)
+                    self.assertAlmostEqual(asyncio.get_running_loop().time() - start, took)
+                self.broker.delay = 0
+
+        self.play(script())
+
     def test_a_finished_reply_is_not_cancelled(self):
         async def script():
             async with self.client() as client:

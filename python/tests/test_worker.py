@@ -165,17 +165,6 @@ class OneWorker(unittest.TestCase):
             with self.subTest(leave.__name__):
                 self.cancelled(leave)
 
-    def test_a_cancel_returns_after_the_worker_was_told(self):
-        program = (
-            "import os, sys, nsbridge\n"
-            "client = nsbridge.Client(sys.argv[1], sys.argv[2])\n"
-            "reply = client.text(sys.argv[3], 'Once a bear', max_tokens=900, ignore_eos=True)\n"
-            "next(reply)\n"
-            "reply.cancel()\n"
-            "os._exit(0)\n"
-        )
-        self.cancelled(lambda: self.place.python(program).communicate(timeout=60))
-
     def test_an_interrupt_that_the_program_catches_cancels_the_workers_run(self):
         process = self.place.python(CAUGHT)
         self.addCleanup(process.communicate)
