@@ -11,10 +11,10 @@ use nsbridge_handler::{
 };
 use nsbridge_judged::{JudgeOptions, Judged, JudgedOptions, RulesOptions};
 use nsbridge_protocol::topology::{model_queue, reply_queue};
-use nsbridge_protocol::{FinishReason, Pieces, RequestId, Summary, Uuid};
+use nsbridge_protocol::{ErrorCode, FinishReason, Pieces, RequestId, Summary, Uuid};
 use nsbridge_queue::{Broker, Message};
 use nsbridge_testkit::system::Setup;
-use nsbridge_testkit::system::client::{Client, Event, Reply, Request};
+use nsbridge_testkit::system::client::{Client, Error, Event, Reply, Request};
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
@@ -30,13 +30,14 @@ stories! {
     another_worker_goes_on_with_a_judged_reply,
     a_judged_reply_is_cancelled_like_any_other,
     of_several_replies_the_refused_one_ends_alone,
+    a_piece_that_is_too_large_is_told_as_without_a_judge,
 }
 
 const STORY: &str =
     "Once upon a time a bear went to the sea . It heard the waves and slept until noon";
 
-/// Parts of the refused text, whole and as pieces.
-const SECRETS: [&str; 4] = ["4111", "1111", "secret-taro", "secret-taro@example.com"];
+/// Parts of the refused text, whole and as pieces. Four digits alone may also be a part of an id.
+const SECRETS: [&str; 4] = ["text\":\"4111", "text\":\"1111", "1111 1111", "secret-taro"];
 
 /// Handler that says its prompt word by word; the fraction of a second between the words is in
 /// `temperature`.
@@ -337,4 +338,15 @@ async fn of_several_replies_the_refused_one_ends_alone(broker: Arc<dyn Broker>) 
     assert_eq!(of(1), ("word1 ".repeat(5), None));
     assert_eq!(of(2), ("word2 ".repeat(5), None));
     assert_eq!(summary.finish_reason, FinishReason::ContentFilter);
+}
+
+async fn a_piece_that_is_too_large_is_told_as_without_a_judge(broker: Arc<dyn Broker>) {
+    let setup = Setup::new().unwrap();
+    let _worker = setup.worker::<Judged<Words>>(broker.clone(), judged(true)).await.unwrap();
+    let client = setup.client(broker).await.unwrap();
+    let large = TextInput::prompt(format!("a {}", "x".repeat(70_000)));
+    match ask(&client, &setup, large).await.collect().await {
+        Err(Error::Failed { code, .. }) => assert_eq!(code, ErrorCode::ReplyTooLarge),
+        other => panic!("{:?}", other.map(|(pieces, _)| pieces.len())),
+    }
 }
