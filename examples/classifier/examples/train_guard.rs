@@ -18,7 +18,7 @@ use classifier::training::{Example, Random, Training, write};
 
 const BUCKETS: usize = 8192;
 const HIDDEN: usize = 16;
-const STEPS: usize = 1500;
+const STEPS: usize = 1000;
 const BATCH: usize = 64;
 /// Number of training texts without a category, out of five.
 const WITHOUT: usize = 2;

@@ -17,7 +17,8 @@ use crate::policy::Thresholds;
 pub(crate) struct Hold<'a, J> {
     judge: &'a J,
     thresholds: &'a Thresholds,
-    /// Length of the longest stop sequence, in characters.
+    /// Maximum length of text that the handler holds back, in characters: the longest stop sequence
+    /// without its last character.
     stop: usize,
     /// Number of replies of the request.
     replies: u32,
@@ -69,7 +70,7 @@ impl Reply {
 impl<'a, J: Judge> Hold<'a, J> {
     /// Creates the hold of the replies to `input`.
     pub(crate) fn new(judge: &'a J, thresholds: &'a Thresholds, input: &TextInput) -> Self {
-        let stops = input.stop.iter().map(|stop| stop.chars().count());
+        let stops = input.stop.iter().map(|stop| stop.chars().count().saturating_sub(1));
         Self {
             judge,
             thresholds,

@@ -6,9 +6,6 @@ use std::ops::Range;
 use nsbridge_handler::{JudgeScores, Models, Result};
 use serde::de::DeserializeOwned;
 
-#[cfg(doc)]
-use crate::Judged;
-
 /// Category that a judge scores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Category {

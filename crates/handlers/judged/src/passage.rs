@@ -33,7 +33,9 @@ pub(crate) struct Refusal {
 impl Passage {
     /// Appends text.
     pub(crate) fn push(&mut self, text: &str) {
-        self.text.push_str(text);
+        if self.refusal.is_none() {
+            self.text.push_str(text);
+        }
         self.end += text.chars().count();
     }
 

@@ -156,7 +156,9 @@ impl Judge for Rules {
         let forms = if self.forms.is_empty() {
             0
         } else {
-            run(fold::is_of_number).max(run(emails::is_of_address))
+            let number = &tail[tail.len() - run(fold::is_of_number)..];
+            let separators = number.iter().take_while(|it| fold::is_separator(**it)).count();
+            (number.len() - separators).max(run(emails::is_of_address))
         };
         forms.max(self.lists.open(&tail))
     }

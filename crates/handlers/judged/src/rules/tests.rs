@@ -1,14 +1,18 @@
 //! Tests of the rules on texts that they find something in, and on similar ones without.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use super::Rules;
 use crate::judge::Judge;
 use crate::policy::Selection;
 
-fn rules() -> Rules {
-    let words = ["Schweinehund", "no good", "ばかもの", "ass"].map(str::to_owned).to_vec();
-    Rules::new(&Selection::default(), [("insult".to_owned(), words)].into()).unwrap()
+fn rules() -> &'static Rules {
+    static RULES: OnceLock<Rules> = OnceLock::new();
+    RULES.get_or_init(|| {
+        let words = ["Schweinehund", "no good", "ばかもの", "ass"].map(str::to_owned).to_vec();
+        Rules::new(&Selection::default(), [("insult".to_owned(), words)].into()).unwrap()
+    })
 }
 
 /// Checks the part of the text that a category has with a score of at least 0.5.
@@ -193,7 +197,7 @@ fn a_wrong_list_is_named_without_its_words() {
 fn plain_text_is_held_back_by_its_last_word_alone() {
     let rules = rules();
     for (text, open) in [
-        ("The bear went to the sea. ", 1),
+        ("The bear went to the sea. ", 0),
         ("The bear went to the sea", 3),
         ("クマが海辺に行った。", 0),
         ("電話は090", 3),

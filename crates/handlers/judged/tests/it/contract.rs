@@ -43,16 +43,18 @@ fn a_handler_keeps_its_contract_where_its_reply_is_refused() {
 
 #[test]
 fn pieces_and_finish_are_the_handlers_own_where_nothing_is_refused() {
+    let [judged, passed] = [words(true, true), words(false, false)];
+    let [awaited, before] = [async_words(true, true), async_words(true, false)];
     for prompt in [STORY, "", " ", "4111", "no space", "クマが 海辺に 行った。 090", "a b c 1 2 3 "]
     {
         for n in [1, 2, 4] {
             let input = json!({ "prompt": prompt, "n": n });
             let expected = said(&serde_json::from_value::<TextInput>(input.clone()).unwrap());
             for (pieces, finish) in [
-                whole(&words(true, true), &input),
-                whole(&words(false, false), &input),
-                whole(&async_words(true, true), &input),
-                whole(&async_words(true, false), &input),
+                whole(&judged, &input),
+                whole(&passed, &input),
+                whole(&awaited, &input),
+                whole(&before, &input),
             ] {
                 assert!(pieces == expected, "{prompt:?} {n}");
                 assert_eq!(finish, Finish::LENGTH);
