@@ -9,6 +9,7 @@ mod dev;
 mod door;
 mod gateway;
 mod inspect;
+mod judged;
 mod keys;
 mod messages;
 mod model;
