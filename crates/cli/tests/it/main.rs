@@ -23,4 +23,5 @@ mod sentences;
 mod smollm2;
 mod stores;
 mod terminal;
+mod top;
 mod worker;
