@@ -100,7 +100,7 @@ impl Management {
             StatusCode::OK => {}
             StatusCode::UNAUTHORIZED => bail!(
                 "it refused the login: the user of --broker needs its password in that URL and the \
-                 tag `monitoring`"
+                 tag `management`"
             ),
             status => bail!("status {}", status.as_u16()),
         }

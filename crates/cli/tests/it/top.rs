@@ -22,35 +22,46 @@ fn free() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// Runs `nsbridge top --json` and returns its exit code and the figures.
+/// Runs `nsbridge top --json` with a broker and returns its exit code and the figures.
 #[track_caller]
-fn top(arguments: &[&str]) -> (Option<i32>, Value) {
-    let (output, out, err) = output(&[&["top", "--json"], arguments].concat());
+fn top(broker: &str, arguments: &[&str]) -> (Option<i32>, Value) {
+    let mut command = nsbridge(&[&["top", "--json"], arguments].concat());
+    let output = command.env("NSBRIDGE_BROKER__URL", broker).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
     let figures = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
     assert_eq!(err, "");
     (output.status.code(), figures)
 }
 
 /// Runs `work` again and again on a thread until `seen` has returned a result.
-fn meanwhile<T>(work: impl Fn() + Send, mut seen: impl FnMut() -> Option<T>) -> T {
-    let ended = AtomicBool::new(false);
+fn meanwhile<T>(work: impl Fn() + Sync, mut seen: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
+    let ended = AtomicBool::new(false);
     thread::scope(|scope| {
+        // The thread ends even if `seen` panics.
+        let _end = End(&ended);
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 work();
             }
         });
-        let found = loop {
-            match seen() {
-                Some(found) => break Some(found),
-                None if began.elapsed() > Duration::from_secs(60) => break None,
-                None => {}
+        loop {
+            if let Some(found) = seen() {
+                return found;
             }
-        };
-        ended.store(true, Ordering::Relaxed);
-        found.expect("the figures did not come within a minute")
+            assert!(began.elapsed() < Duration::from_secs(60), "the figures did not come");
+        }
     })
+}
+
+/// Tells a thread to end when it is dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Connects to a broker and runs `work` on the connection.
@@ -90,7 +101,7 @@ fn a_worker_and_its_queues_are_read() {
         assert!(asked.unwrap().status.success());
     };
     let figures = meanwhile(ask, || {
-        let (code, figures) = top(&sources);
+        let (code, figures) = top(&place.url, &sources);
         assert_eq!(code, Some(0), "{figures}");
         let has_all = figures["workers"][0]["first_token_p95_s"].is_f64()
             && figures["models"][0]["dead"] == 2;
@@ -192,7 +203,8 @@ fn a_gateway_is_read() {
         thread::sleep(Duration::from_millis(50));
     };
     let figures = meanwhile(ask, || {
-        let (code, figures) = top(&["--metrics", &address, "--interval", "0.5"]);
+        let (code, figures) =
+            top("amqp://localhost", &["--metrics", &address, "--interval", "0.5"]);
         assert_eq!(code, Some(0), "{figures}");
         (figures["gateways"][0]["refused_per_s"].as_f64() > Some(0.0)).then_some(figures)
     });
@@ -225,11 +237,7 @@ fn the_management_api_lists_the_queues_of_all_models() {
         publish(connection, reply, 1).await;
     });
     let api = format!("http://{api}/");
-    let sources = |url: &str| ["--management", &*api, "--broker", url].map(str::to_owned);
-    let read = |url: &str| {
-        let sources = sources(url);
-        top(&[&sources.each_ref().map(|source| &**source)[..], &["--interval", "1"]].concat())
-    };
+    let read = |url: &str| top(url, &["--management", &api, "--interval", "1"]);
     // The API knows the level of a queue after some seconds.
     let figures = meanwhile(
         || thread::sleep(Duration::from_millis(50)),
@@ -262,7 +270,7 @@ fn the_management_api_lists_the_queues_of_all_models() {
 #[test]
 fn sources_that_cannot_be_read_are_said_and_fail_the_command() {
     let place = Place::new();
-    let (code, figures) = top(&["--model", &place.model, "--broker", &place.url]);
+    let (code, figures) = top(&place.url, &["--model", &place.model]);
     let said = format!("{} has no queue: no worker ever served it", place.model);
     assert_eq!((code, &figures["problems"]), (Some(0), &serde_json::json!([said])));
 
