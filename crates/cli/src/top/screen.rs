@@ -34,11 +34,12 @@ const HELP: &[&str] = &[
     "up, down       scroll by a line; PageUp, PageDown by a page; Home to the top",
     "?              this help, and back",
     "",
-    "Rates, times and shares are those of the last 10 s, or of the last two readings if these are",
-    "further apart. tok/s counts the tokens of running replies too. ttft is the time from the",
-    "delivery of a request to its first token (of a gateway: from the submission to the queue), for",
-    "replies that ended; quantiles are estimated as PromQL's histogram_quantile does. drafts is the",
-    "share of drafted tokens that were accepted, prefix that of prompt tokens from the cache.",
+    "Rates, times and shares are those of the last 10 s, or of the last two",
+    "readings if these are further apart. tok/s counts the tokens of running",
+    "replies too. ttft is the time from the delivery of a request to its first",
+    "token (of a gateway: from its submission), for replies that ended; quantiles",
+    "are estimated as PromQL's histogram_quantile does. drafts is the share of",
+    "drafted tokens that were accepted, prefix that of prompt tokens from the cache.",
     "-              no source has this figure",
 ];
 

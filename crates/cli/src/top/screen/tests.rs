@@ -155,9 +155,9 @@ fn the_page_of_problems_has_all_of_them() {
 fn the_help_fits_into_a_narrow_terminal() {
     let mut controls = Controls::default();
     press(&mut controls, &[KeyCode::Char('?')]);
-    let drawn = drawn_with(&mut controls, &full(), 100, 20).to_string();
+    let drawn = drawn_with(&mut controls, &full(), 80, 20).to_string();
     assert!(drawn.contains("Ctrl-C") && drawn.contains("no source has this figure"), "{drawn}");
-    assert!(super::HELP.iter().all(|line| line.len() <= 96));
+    assert!(super::HELP.iter().all(|line| line.len() <= 80));
     assert!(super::KEYS.len() <= 80);
 }
 
