@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(table(31), without_version);
         assert_eq!(table(20), without_version);
         assert_eq!(table(19)[1], "tale-7m     12");
-        assert_eq!(table(13)[1], "tale-7m     1…");
+        assert_eq!(table(13)[1], "tale-7m     …");
     }
 
     #[test]
