@@ -77,7 +77,7 @@ impl Http {
             request = request.header(AUTHORIZATION, login);
         }
         let request = request.body(Empty::new())?;
-        let response = self.client.request(request).await.map_err(failed)?;
+        let response = self.client.request(request).await.map_err(|error| failed(&error))?;
         let status = response.status();
         let kind = response.headers().get(CONTENT_TYPE).cloned();
         let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
@@ -96,7 +96,7 @@ impl Http {
 }
 
 /// Returns the cause of a failure: the chain of the client's own errors says it several times.
-fn failed(error: hyper_util::client::legacy::Error) -> anyhow::Error {
+fn failed(error: &hyper_util::client::legacy::Error) -> anyhow::Error {
     let what =
         if error.is_connect() { "cannot connect" } else { "the answer broke off or is not HTTP" };
     let mut cause = error.source();

@@ -263,7 +263,7 @@ mod tests {
             assert_eq!(worker.counters.of(count), Some(0.0), "{count:?}");
         }
         assert_eq!(worker.counters.of(Count::Drafted), None);
-        let mut first = worker.counters.first_token.clone();
+        let mut first = worker.counters.first_token;
         first.add(0.04, 1.0);
         first.add(f64::INFINITY, 1.0);
         assert_eq!(first.quantile(0.5), Some(0.03), "the buckets of a worker");

@@ -25,7 +25,7 @@ pub(super) fn of_model(model: &Model, seconds: f64) -> Vec<String> {
     let mut said = Vec::new();
     match (model.ready, model.consumers) {
         (Some(1), Some(0)) => {
-            said.push(format!("1 request of {name} waits and no worker takes it"))
+            said.push(format!("1 request of {name} waits and no worker takes it"));
         }
         (Some(ready @ 2..), Some(0)) => {
             said.push(format!("{ready} requests of {name} wait and no worker takes them"));

@@ -163,7 +163,7 @@ mod tests {
         };
         Server::start(move |seen| match seen.line.as_str() {
             "GET /metrics" => typed(&metrics.text()),
-            "GET /cut" => typed(&metrics.text()[..1000].rsplit_once('\n').unwrap().0),
+            "GET /cut" => typed(metrics.text()[..1000].rsplit_once('\n').unwrap().0),
             "GET /readyz" => Answer::new(503, health),
             _ => Answer::new(404, "not \u{1b}[2J here"),
         })
