@@ -24,4 +24,5 @@ mod sentences;
 mod smollm2;
 mod stores;
 mod terminal;
+mod top;
 mod worker;
