@@ -1,4 +1,4 @@
-//! Example client in Python against a live worker.
+//! Client in Python against a live worker.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,30 +13,30 @@ const STORY: [&str; 5] = ["--seed", "7", "--max-tokens", "200", "クマが海辺
 /// Python client that deletes its own reply queue once three frames are in it.
 const VANDAL: &str = "\
 import sys, time
-import nsbridge_client as client
-from pika.adapters.blocking_connection import BlockingChannel
+import pika
+from nsbridge import __main__, amqp
 
-taken, on_message, qos = 0, client.Link._on_message, BlockingChannel.basic_qos
+taken, on_message = 0, amqp.Consumer._on_message
 
-def take(link, *message):
+def take(consumer, *message):
     global taken
     taken += 1
-    on_message(link, *message)
+    on_message(consumer, *message)
     if taken == 2:
-        other = link.pika.BlockingConnection(link.parameters)
+        other = pika.BlockingConnection(consumer.broker.parameters)
         channel = other.channel()
-        while channel.queue_declare(link.queue, passive=True).method.message_count < 3:
+        while channel.queue_declare(consumer.queue, passive=True).method.message_count < 3:
             time.sleep(0.01)
-        channel.queue_delete(link.queue)
+        channel.queue_delete(consumer.queue)
         other.close()
 
-client.Link._on_message = take
-BlockingChannel.basic_qos = lambda channel, **_: qos(channel, prefetch_count=1)
-sys.exit(client.main(sys.argv[1:]))
+amqp.Consumer._on_message = take
+amqp.PREFETCH = 1
+sys.exit(__main__.main(sys.argv[1:]))
 ";
 
 /// Returns the Python interpreter that has the client's two libraries, as set up by `cargo xtask
-/// test`.
+/// test`, with the client's sources.
 #[expect(clippy::disallowed_methods, reason = "the test run says where its Python is")]
 fn python() -> Command {
     let program = std::env::var("NSBRIDGE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
@@ -46,7 +46,7 @@ fn python() -> Command {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/python-client")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/src")
 }
 
 /// Adds the arguments of a request for the story through `url`.
@@ -80,7 +80,7 @@ fn the_python_client_reads_the_same_story() {
     let place = Place::new();
     let _worker = place.worker();
     let mut client = python();
-    client.args(["-m", "nsbridge_client"]);
+    client.args(["-m", "nsbridge"]);
     check(&place, ask(client, &place, &place.url), || ());
 }
 
@@ -91,7 +91,7 @@ fn the_python_client_goes_on_after_a_cut() {
     let host = place.url.rsplit_once('@').unwrap().1.split('/').next().unwrap();
     let proxy = Proxy::to(host.parse().unwrap()).unwrap();
     let mut client = python();
-    client.args(["-m", "nsbridge_client"]);
+    client.args(["-m", "nsbridge"]);
     let through = place.url.replace(host, &proxy.addr().to_string());
     let said = check(&place, ask(client, &place, &through), || proxy.cut());
     assert!(said.contains("enqueues=1"), "its reply queue was still there: {said}");

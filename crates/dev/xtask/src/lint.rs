@@ -11,7 +11,7 @@ use crate::machine::cuda::Toolkit;
 use crate::{alerts, api, boards, book, prose, say};
 
 /// Folders with sources in other languages than Rust.
-const FOLDERS: [&str; 4] = ["crates", "deploy", "docs", "examples"];
+const FOLDERS: [&str; 5] = ["crates", "deploy", "docs", "examples", "python"];
 
 pub(crate) fn run(cargo: &Cargo) -> Result<()> {
     let mut failed = Vec::new();

@@ -17,7 +17,7 @@ use crate::say;
 /// Python interpreters for the tests.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// Python with the packages of the example client.
+    /// Python with the packages of the Python client and of its tests.
     pub(crate) client: PathBuf,
     /// Python with a server for the protocols of AWS.
     pub(crate) moto: PathBuf,
@@ -72,7 +72,7 @@ pub(crate) fn promtool() -> Result<()> {
 }
 
 fn client() -> Result<PathBuf> {
-    plain("python-client", "examples/python-client/requirements.txt")
+    plain("python-client", "python/requirements.txt")
 }
 
 fn moto() -> Result<PathBuf> {

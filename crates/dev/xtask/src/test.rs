@@ -68,6 +68,9 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
         report.part("the Rust tests", Runner::Libtest, command)?;
     }
     if whole {
+        let mut tests = in_system(client(&machine, &["-m", "unittest", "discover", "-s", "tests"]));
+        tests.env("NSBRIDGE_TEST_BINARY", cargo.target_dir().join("debug/nsbridge"));
+        report.part("the Python client's tests", Runner::Unittest, tests)?;
         python_tests(&mut report, &machine)?;
         alert_rules(&mut report)?;
     }
@@ -114,10 +117,22 @@ fn alert_rules(report: &mut Report) -> Result<()> {
     report.part("the queries of the boards", Runner::Whole, queries)
 }
 
+/// Returns a command of the Python client's sources and the packages that its tests need.
+fn client(machine: &Machine, arguments: &[&str]) -> Command {
+    let mut command = with(python(&machine.client, "python"), arguments);
+    command.env("PYTHONPATH", "src");
+    command
+}
+
 fn python_tests(report: &mut Report, machine: &Machine) -> Result<()> {
-    let client = python(&machine.client, "examples/python-client");
-    let tests = with(client, &["-m", "unittest", "test_nsbridge_client"]);
-    report.part("the Python client's tests", Runner::Unittest, tests)?;
+    report.part(
+        "the Python client's types, by mypy",
+        Runner::Whole,
+        client(machine, &["-m", "mypy"]),
+    )?;
+    let mut pyright = client(machine, &["-m", "pyright", "--pythonpath"]);
+    pyright.arg(&machine.client);
+    report.part("the Python client's types, by pyright", Runner::Whole, pyright)?;
     if let Some(trainer) = &machine.trainer {
         let in_trainer = || python(trainer, "examples/train-pair");
         let stories = with(in_trainer(), &["stories.py", "--selftest"]);

@@ -34,7 +34,7 @@ const STRANGE: [[&str; 2]; 10] = [
 ];
 
 /// Allowed names at the top level, except for dot files.
-const TOP: [&str; 9] = [
+const TOP: [&str; 10] = [
     "CHANGELOG.md",
     "Cargo.lock",
     "Cargo.toml",
@@ -44,6 +44,7 @@ const TOP: [&str; 9] = [
     "crates",
     "deploy",
     "docs",
+    "python",
 ];
 
 /// Returns the problems with the form of a Rust file.

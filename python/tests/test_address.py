@@ -1,0 +1,29 @@
+"""Tests of the URL of a broker."""
+
+from __future__ import annotations
+
+import unittest
+
+from nsbridge.channel import private
+from nsbridge.errors import BrokerError
+
+
+class Address(unittest.TestCase):
+    def test_l5_another_machine_is_reached_over_tls_or_by_an_explicit_word(self):
+        for here in [
+            "amqp://localhost",
+            "amqp://me:pw@127.8.8.8:99/%2f",
+            "amqp://me:pw@[::1]:99/v",
+            "amqps://me:pw@mq.example/%2f?heartbeat=5",
+        ]:
+            self.assertEqual(private(here), here)
+        for there in ["rabbitmq", "10.0.0.7:5672", "[fe80::1]", "localhost.example"]:
+            url = f"amqp://me:secret@{there}/%2f"
+            with self.assertRaisesRegex(
+                BrokerError, "use amqps://, or add .allow_plaintext=true"
+            ) as told:
+                private(url)
+            self.assertNotIn("secret", str(told.exception))
+            self.assertEqual(private(f"{url}?allow_plaintext=true"), url)
+            more = private(f"{url}?heartbeat=5&allow_plaintext=true")
+            self.assertEqual(more, f"{url}?heartbeat=5")
