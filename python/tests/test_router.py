@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import worker
 from nsbridge import (
@@ -26,7 +27,7 @@ from nsbridge.constants import CANCEL, CODES, FINAL_ERROR, FINAL_OK
 from nsbridge.errors import BY_CODE, BrokerError
 from nsbridge.pending import UNREAD
 from scripted import Scripted
-from worker import WORDS, Attempt, token
+from worker import KEY, WORDS, Attempt, token
 
 TEXT = "w0 w1 w2 w3 w4 w5 "
 
@@ -332,3 +333,59 @@ class Events(Scripted):
 
         self.play(script())
         self.assertEqual(self.broker.sent, [])
+
+    def test_a_replay_key_decides_which_pieces_are_equal(self):
+        """Two workers give one label; the times differ. A key that raises ends its request."""
+
+        def label(piece: bytes) -> bytes:
+            return json.loads(piece)["label"].encode()
+
+        async def script():
+            async with self.client() as client:
+                reply = await client.submit("m", {}, replay_key=label)
+                one, two = ([worker.compact({"label": "a", "ms": ms})] for ms in (1, 2))
+                a, b = self.broker.attempt(0), self.broker.attempt(0, 2)
+                self.broker.take(a.open, a.data(0, one), b.open, b.data(0, two), b.finish(two))
+                self.assertEqual((await reply.collect()).pieces, [{"label": "a", "ms": 1}])
+                self.assertEqual(reply.restarts, 0)
+                broken = await client.submit("m", {}, replay_key=label)
+                a, b = self.broker.attempt(1), self.broker.attempt(1, 2)
+                self.broker.take(a.open, a.data(0, [b"{}"]), b.open, b.data(0, [b"{}"]))
+                with self.assertRaises(KeyError):
+                    await broken.collect()
+
+        self.play(script())
+
+    def test_nothing_that_is_logged_by_default_shows_text_or_keys(self):
+        async def script():
+            async with self.client() as client:
+                reply = await client.text("m", "a secret bear")
+                a = self.broker.attempt(0, 2)
+                self.broker.take(a.open, a.data(0, [token(1, "secret")]))
+                pending = client.router.pending[self.broker.sent[0].body[8:24]]
+                merge = pending.inquiry.merge
+                stream = merge.newest
+                shown = [
+                    reply,
+                    reply._request,
+                    pending,
+                    merge,
+                    stream,
+                    stream.keys,
+                    pending.progress(),
+                ]
+                shown += [
+                    reply.resume_point(),
+                    *pending.inbox,
+                    *merge.cancels(),
+                    *(e.value for e in merge.cancels()),
+                    *self.broker.sent,
+                ]
+                shown += [*self.broker.controls, pending.inquiry.key]
+                for value in shown:
+                    text = repr(value)
+                    self.assertNotIn("secret", text)
+                    self.assertNotIn(repr(merge.roots[0])[2:10], text, type(value))
+                    self.assertNotIn(repr(KEY)[2:10], text)
+
+        self.play(script())

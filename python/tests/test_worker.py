@@ -279,6 +279,20 @@ class OneWorker(unittest.TestCase):
         self.assertEqual((process.returncode, out.strip()), (0, self.story().strip()))
         self.assertIn('finish_reason="length"', said)
 
+    def test_an_interrupt_of_the_command_cancels_the_workers_run(self):
+        program = "import sys; from nsbridge.__main__ import main; sys.exit(main(sys.argv[4:]))"
+        command = ["--url", self.place.url, "--keyring", str(self.place.keys), "--tenant", "t"]
+        command += ["--model", self.model, "--max-tokens", "900", "--seed", "8", BEAR]
+
+        def interrupt():
+            process = self.place.python(program, *command)
+            self.assertTrue(process.stdout.read(1))
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, said.strip()), (130, "cancelled"))
+
+        self.cancelled(interrupt)
+
 
 class ManyWorkers(unittest.TestCase):
     """Requests whose workers come and go."""

@@ -12,6 +12,7 @@ from .broker import Broker
 from .errors import BrokerError, Closed
 from .inquiry import Timing
 from .keyring import DataKey, KeyProvider, Keyring
+from .merge import text_replay_key
 from .pending import Pending
 from .reply import AsyncReply
 from .request import Request, ResumePoint
@@ -116,6 +117,7 @@ class AsyncClient:
         input: Any,
         *,
         read: Callable[[bytes], P] = read_json,
+        replay_key: Callable[[bytes], bytes] = text_replay_key,
         tenant: str | None = None,
         seed: int | None = None,
         revision: str | None = None,
@@ -126,12 +128,24 @@ class AsyncClient:
     ) -> AsyncReply[P]:
         """Returns the reply to a request for any model. `read` decodes one piece.
 
+        `replay_key` returns the bytes of a piece that must be equal in every attempt; by default,
+        token and text of a piece of text, and all bytes of any other piece.
+
         `timeout` is the time limit in seconds, to the end of the reply. Workers take `bulk`
         requests only into slots that no interactive request needs. `trace` is the caller's span, a
         W3C `traceparent`.
         """
         request = Request(
-            model, input, tenant or self.tenant, seed, revision, bulk, timeout, id, trace
+            model,
+            input,
+            tenant or self.tenant,
+            seed,
+            revision,
+            bulk,
+            timeout,
+            id,
+            trace,
+            replay_key=replay_key,
         )
         return AsyncReply(self, request, read)
 
@@ -142,6 +156,7 @@ class AsyncClient:
         point: ResumePoint,
         *,
         read: Callable[[bytes], P] = read_json,
+        replay_key: Callable[[bytes], bytes] = text_replay_key,
         tenant: str | None = None,
         revision: str | None = None,
         bulk: bool = False,
@@ -152,7 +167,15 @@ class AsyncClient:
         Model, tenant, input and revision are those of the first submission.
         """
         request = Request(
-            model, input, tenant or self.tenant, None, revision, bulk, trace=trace, point=point
+            model,
+            input,
+            tenant or self.tenant,
+            None,
+            revision,
+            bulk,
+            trace=trace,
+            point=point,
+            replay_key=replay_key,
         )
         return AsyncReply(self, request, read)
 

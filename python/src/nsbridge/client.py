@@ -104,7 +104,7 @@ class Client:
         """Submits a request for any model. `read` decodes one piece.
 
         Options are those of `AsyncClient.submit`: `tenant`, `seed`, `revision`, `bulk`, `timeout`,
-        `id`, `trace`.
+        `id`, `trace`, `replay_key`.
         """
         return self._begin(self._async.submit(model, input, read=read, **options))
 

@@ -49,6 +49,9 @@ class Event(NamedTuple):
     kind: str
     value: Any = None
 
+    def __repr__(self) -> str:
+        return f"Event({self.kind!r}, ..)"  # without the text of the reply
+
 
 class Letter(NamedTuple):
     """Control frame to seal and send."""
@@ -58,6 +61,9 @@ class Letter(NamedTuple):
     key: str | None  # the worker's control queue; None: all workers of the model
     root: bytes  # reply root of the copy; workers of other copies cannot open it
 
+    def __repr__(self) -> str:
+        return f"Letter({self.kind}, ..)"  # without the root
+
 
 class Copy(NamedTuple):
     """Sealed request to enqueue."""
@@ -66,7 +72,7 @@ class Copy(NamedTuple):
     again: int  # number of copies enqueued before it
 
 
-@dataclass
+@dataclass(repr=False)  # it has the text of the reply
 class Merge:
     """Reply of one request, merged from all the streams that answer it."""
 

@@ -20,7 +20,7 @@ UNREAD = 16 << 10  # unread pieces; beyond them the request is given up
 class Progress:
     """State of a reply so far."""
 
-    pieces: list[bytes]
+    pieces: list[bytes] = field(repr=False)
     fingerprint: str | None
     revision: str | None
     attempt: int | None
@@ -39,7 +39,7 @@ class Progress:
         )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # it has the text of the reply
 class Pending:
     """Request that waits for its reply, or ended recently."""
 

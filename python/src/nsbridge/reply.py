@@ -64,7 +64,7 @@ class AsyncReply(Generic[P]):
             name, point.created_at_ms, point.expires_at_ms, request.model, request.tenant, key.id
         )
         content = request.content(point.seed)
-        inquiry = Inquiry(key, head, content, now, client.timing)
+        inquiry = Inquiry(key, head, content, now, client.timing, request.replay_key)
         inquiry.merge.after(point.pieces, point.fingerprint)
         pending = self._pending = Pending(
             inquiry,

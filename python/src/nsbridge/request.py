@@ -7,12 +7,13 @@ import secrets
 import time
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Callable
 
 from .constants import MAX_SECONDS
 from .contents import is_hex, is_revision
 from .errors import Deadline, InvalidRequest
 from .frames import uuid7
+from .merge import text_replay_key
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Request:
     id: str | None = None
     trace: str | None = None
     point: ResumePoint | None = field(default=None, repr=False)
+    replay_key: Callable[[bytes], bytes] = text_replay_key
 
     def check(self) -> None:
         """Raises `InvalidRequest` if a field cannot be sealed."""

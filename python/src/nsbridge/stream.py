@@ -15,7 +15,7 @@ LIVE, STALE, ENDED = "live", "stale", "ended"
 LAST = (FINAL_OK, FINAL_ERROR, MOVED)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Stream:
     """Reply of one attempt, as far as it was read."""
 
