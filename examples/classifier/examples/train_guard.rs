@@ -32,6 +32,9 @@ fn is_japanese(text: &str) -> bool {
     text.contains(|character| ('\u{3040}'..='\u{30ff}').contains(&character))
 }
 
+/// Name of a language, and the function that selects its texts.
+type Language = (&'static str, fn(&str) -> bool);
+
 fn main() -> Result<()> {
     let labels = LABELS.map(str::to_owned).to_vec();
     let config = Config { buckets: BUCKETS, hidden: HIDDEN, labels };
@@ -60,7 +63,7 @@ fn main() -> Result<()> {
         write(&network, &config, Path::new(&folder))?;
     }
     let guard = Guard::new(config, network, Vec::new());
-    let languages: [(&str, fn(&str) -> bool); 3] =
+    let languages: [Language; 3] =
         [("all", |_| true), ("English", |text| !is_japanese(text)), ("Japanese", is_japanese)];
     for (language, counts) in languages {
         for (category, label) in LABELS.iter().enumerate().skip(1) {

@@ -12,11 +12,11 @@ const THRESHOLD: f64 = 0.5;
 
 /// Selection of names in a configuration: `true` for all, `false` for none, or a list.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "it must be true, false or a list of names")]
 pub enum Selection {
     /// All names, or none.
     All(bool),
-    /// These names alone.
+    /// Names of a list alone.
     Named(Vec<String>),
 }
 

@@ -80,10 +80,9 @@ impl<J: Judge> Pump<'_, J> {
             if let Some(result) = event {
                 // The sender is dropped without a result by a panic alone.
                 let finish = result.map_err(|_| Error::fatal("the handler panicked"))??;
-                let refused = self.hold.end();
-                refused
-                    .into_iter()
-                    .for_each(|category| self.counts.refused(category, Phase::After));
+                for category in self.hold.end() {
+                    self.counts.refused(category, Phase::After);
+                }
                 self.send().await?;
                 return Ok(self.finish(Some(finish)));
             }

@@ -192,13 +192,13 @@ fn wide(text: String, random: &mut Random) -> String {
 /// Errors of a judge on the held-out texts, for one category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    /// Number of texts of other labels, and of those that reach the threshold.
+    /// Number of texts of other labels.
     pub others: usize,
-    /// See [`others`](Self::others).
+    /// Number of texts of other labels that reach the threshold.
     pub false_positives: usize,
-    /// Number of texts of the category, and of those that do not reach the threshold.
+    /// Number of texts of the category.
     pub own: usize,
-    /// See [`own`](Self::own).
+    /// Number of texts of the category that do not reach the threshold.
     pub false_negatives: usize,
 }
 
