@@ -58,6 +58,10 @@ pub struct Config {
     /// Options of the handler.
     #[serde(default)]
     pub handler: toml::Table,
+    /// Options of the judge around the handler, for a worker that has one. It judges nothing if the
+    /// table is absent.
+    #[serde(default)]
+    pub judge: Option<toml::Table>,
     /// File that the configuration was read from.
     #[serde(skip)]
     file: PathBuf,
@@ -284,6 +288,9 @@ impl Default for LogConfig {
 /// Mode bits that let users other than the owner access a file.
 const OTHERS: u32 = 0o077;
 
+/// Table of the judge, and its name among the options of a judged handler.
+const JUDGE: &str = "judge";
+
 /// Environment variable of the keyring's text.
 const KEYRING_JSON: &str = "NSBRIDGE_KEYS__KEYRING_JSON";
 
@@ -342,6 +349,7 @@ impl Config {
             telemetry: TelemetryConfig::default(),
             fleet: FleetConfig::default(),
             handler: toml::Table::new(),
+            judge: None,
             file: PathBuf::new(),
             exposed: None,
         }
@@ -392,12 +400,21 @@ impl Config {
 
     /// Returns the handler's options. `()` and other types without fields accept an absent table.
     pub(crate) fn options<O: DeserializeOwned>(&self) -> Result<O, ConfigError> {
-        let read = serde_path_to_error::deserialize(toml::Value::Table(self.handler.clone()));
+        let mut table = self.handler.clone();
+        if let Some(judge) = &self.judge {
+            table.insert(JUDGE.to_owned(), toml::Value::Table(judge.clone()));
+        }
+        let empty = table.is_empty();
+        let read = serde_path_to_error::deserialize(toml::Value::Table(table));
         read.or_else(|error| {
             // TOML has no unit type: an empty table stands for it.
-            let none = serde_json::from_str("null").ok().filter(|_| self.handler.is_empty());
+            let none = serde_json::from_str("null").ok().filter(|_| empty);
             let place = layers::place(&error).map_or(String::new(), |place| format!("{place}: "));
-            let what = format!("[handler] {place}{}", error.inner().message());
+            let message = error.inner().message();
+            let what = match message.starts_with(&format!("[{JUDGE}]")) {
+                true => message.to_owned(),
+                false => format!("[handler] {place}{message}"),
+            };
             none.ok_or_else(|| ConfigError(self.in_file(&what)))
         })
     }
@@ -422,6 +439,12 @@ impl Config {
         let paths = [&mut self.keys.keyring, &mut self.broker.url_file, &mut self.store.cache];
         for path in paths.into_iter().flatten() {
             *path = folder.join(&*path);
+        }
+        let words = self.judge.as_mut().and_then(|judge| judge.get_mut("words"));
+        if let Some(toml::Value::String(path)) = words
+            && let Some(resolved) = folder.join(&*path).to_str()
+        {
+            *path = resolved.to_owned();
         }
     }
 

@@ -9,18 +9,20 @@ use nsbridge::store::Store;
 use nsbridge::worker::Config;
 use nsbridge_crypto::State;
 use nsbridge_handler::{AsyncHandler, Models};
+use nsbridge_judged::{Judge as _, JudgeOptions, Judged, JudgedOptions, Rules, RulesOptions};
 use nsbridge_llama::{Embedder, Llama};
 use nsbridge_protocol::topology::{
     LARGEST_BODY, bulk_queue, dead_queue, model_queue, reply_queue, run_record,
 };
 use nsbridge_protocol::{ModelName, Uuid};
 use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::timeout;
 
 use crate::place;
 use crate::terminal::print_line;
-use crate::worker::makes_embeddings;
+use crate::worker::Kind;
 
 /// Time limit for loading a model, after which the load is taken to hang.
 const LONGEST_LOAD: Duration = Duration::from_secs(600);
@@ -148,8 +150,17 @@ async fn keep_a_record(connection: &dyn Connection, model: &ModelName) -> Result
 }
 
 async fn model(config: &Config) -> Finding {
-    let options = toml_to(&config.handler)?;
-    let embeds = makes_embeddings(config);
+    let kind = Kind::of(config);
+    if kind == Kind::Judge {
+        let rules = toml_to(config.judge.clone().unwrap_or_default(), "judge")?;
+        Rules::load(rules, &Models::default()).map_err(|error| anyhow!("{error}"))?;
+        return Ok("none; the rules of [judge] can be used".to_owned());
+    }
+    let options = toml_to(config.handler.clone(), "handler")?;
+    let judge: Option<JudgeOptions<RulesOptions>> = match (kind, &config.judge) {
+        (Kind::JudgedText, Some(table)) => Some(toml_to(table.clone(), "judge")?),
+        _ => None,
+    };
     let store = Store::open(&config.store)?;
     let mut models = Vec::new();
     for (name, model) in &config.models {
@@ -159,10 +170,11 @@ async fn model(config: &Config) -> Finding {
     let place = models.require("target").map_err(|error| anyhow!("{error}"))?.place();
     let load = move || {
         tokio::runtime::Handle::current().block_on(async {
-            if embeds {
+            if kind == Kind::Embeddings {
                 return Embedder::load(options, models).await?.warm_up().await;
             }
-            Llama::load(options, models).await?.warm_up().await
+            let options = JudgedOptions { judge, own: options };
+            Judged::<Llama>::load(options, models).await?.warm_up().await
         })
     };
     loads(&place, LONGEST_LOAD, load).await
@@ -183,8 +195,8 @@ async fn loads(
     Ok(format!("{place} loads and makes a token in {took:.1} s"))
 }
 
-fn toml_to(table: &toml::Table) -> Result<nsbridge_llama::Options> {
-    table.clone().try_into().map_err(|error| anyhow!("[handler] {}", error.message()))
+fn toml_to<T: DeserializeOwned>(table: toml::Table, section: &str) -> Result<T> {
+    table.try_into().map_err(|error| anyhow!("[{section}] {}", error.message()))
 }
 
 fn print(what: &str, finding: &Finding, as_json: bool) -> std::io::Result<()> {

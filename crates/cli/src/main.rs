@@ -17,6 +17,7 @@ mod proxy;
 mod queue;
 mod stream;
 mod terminal;
+mod top;
 mod worker;
 
 use std::process::ExitCode;
@@ -44,6 +45,7 @@ enum Command {
     Model(model::Arguments),
     Parity(parity::Arguments),
     Queue(queue::Arguments),
+    Top(top::Arguments),
     Doctor(doctor::Arguments),
 }
 
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Model(arguments) => model::run(arguments),
         Command::Parity(arguments) => parity::run(arguments),
         Command::Queue(arguments) => queue::run(arguments),
+        Command::Top(arguments) => top::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
     match done {

@@ -64,7 +64,12 @@ impl<O: Serialize> Emitter<O> {
         self.writer.on_change(Arc::new(wake));
     }
 
-    pub(crate) async fn emit(&self, piece: &O) -> Result<(), Stop> {
+    /// Sends a piece. Waits while the client is too far behind.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason to stop if the call must end.
+    pub async fn emit(&self, piece: &O) -> Result<(), Stop> {
         let piece = encode(piece);
         self.writer
             .until(|| match self.writer.try_push(&piece) {
@@ -80,7 +85,8 @@ impl<O: Serialize> Emitter<O> {
         self.writer.push_blocking(&encode(piece))
     }
 
-    pub(crate) async fn stopped(&self) -> Stop {
+    /// Waits until the call must stop, and returns the reason.
+    pub async fn stopped(&self) -> Stop {
         self.writer.until(|| self.writer.stop()).await
     }
 }

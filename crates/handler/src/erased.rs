@@ -28,6 +28,24 @@ pub struct Call {
     pub writer: Writer,
 }
 
+/// Creates the job of a call of an inner handler, for a layer around it.
+pub fn job<O: Serialize + DeserializeOwned>(
+    info: JobInfo,
+    writer: Writer,
+    resume: Option<Pieces>,
+) -> Job<O> {
+    Job::new(info, writer, resume)
+}
+
+/// Creates the job of a call of an inner asynchronous handler, for a layer around it.
+pub fn async_job<O: Serialize + DeserializeOwned>(
+    info: JobInfo,
+    writer: Writer,
+    resume: Option<Pieces>,
+) -> AsyncJob<O> {
+    AsyncJob::new(info, writer, resume)
+}
+
 /// Maximum number of concurrent calls, and the threads they run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slots {

@@ -128,6 +128,18 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
         self.0.writer.set_max_pieces(pieces);
     }
 
+    /// Declares the number of tokens of the prompt, for the usage of a reply that a layer around the
+    /// handler ends.
+    pub fn set_input_tokens(&mut self, tokens: u64) {
+        self.0.writer.set_input_tokens(tokens);
+    }
+
+    /// Returns the encoded pieces of [`accept_resume`](Self::accept_resume) without the promise to
+    /// continue after them; `None` if there are none, or if they were accepted.
+    pub fn offered(&self) -> Option<&Pieces> {
+        self.0.offered.as_ref()
+    }
+
     /// Returns a handle for another thread that makes the pieces.
     pub fn emitter(&self) -> Emitter<O> {
         self.0.emitter.clone()
@@ -184,6 +196,18 @@ impl<O: Serialize + DeserializeOwned> AsyncJob<O> {
     /// over.
     pub fn set_max_pieces(&mut self, pieces: usize) {
         self.0.writer.set_max_pieces(pieces);
+    }
+
+    /// Declares the number of tokens of the prompt, for the usage of a reply that a layer around the
+    /// handler ends.
+    pub fn set_input_tokens(&mut self, tokens: u64) {
+        self.0.writer.set_input_tokens(tokens);
+    }
+
+    /// Returns the encoded pieces of [`accept_resume`](Self::accept_resume) without the promise to
+    /// continue after them; `None` if there are none, or if they were accepted.
+    pub fn offered(&self) -> Option<&Pieces> {
+        self.0.offered.as_ref()
     }
 
     /// Returns a handle for an engine's own thread.

@@ -1,5 +1,7 @@
 //! Metrics of a handler.
 
+use std::fmt;
+
 /// Metric that a handler reports through the worker.
 ///
 /// The worker exports it as `nsbridge_handler_` followed by the name. No field may reveal a tenant,
@@ -12,7 +14,7 @@
 /// let hits = Measure::counter("cache_hits", "Prompts found in the cache", 12.0);
 /// assert_eq!(hits.value, 12.0);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
     /// Name in `snake_case`, including the unit if there is one. It never changes.
     pub name: &'static str,
@@ -20,9 +22,9 @@ pub struct Measure {
     pub help: &'static str,
     /// Kind of the metric: counter or gauge.
     pub kind: MeasureKind,
-    /// Label and index of this value, where one name has several values. The values of one name are
-    /// adjacent.
-    pub label: Option<(&'static str, u32)>,
+    /// Labels of this value, where one name has several values. The values of one name are adjacent
+    /// and have the same labels.
+    pub labels: Vec<(&'static str, String)>,
     /// Current value.
     pub value: f64,
 }
@@ -39,16 +41,25 @@ pub enum MeasureKind {
 impl Measure {
     /// Creates a counter.
     pub const fn counter(name: &'static str, help: &'static str, value: f64) -> Self {
-        Self { name, help, kind: MeasureKind::Counter, label: None, value }
+        Self { name, help, kind: MeasureKind::Counter, labels: Vec::new(), value }
     }
 
     /// Creates a gauge.
     pub const fn gauge(name: &'static str, help: &'static str, value: f64) -> Self {
-        Self { name, help, kind: MeasureKind::Gauge, label: None, value }
+        Self { name, help, kind: MeasureKind::Gauge, labels: Vec::new(), value }
     }
 
-    /// Adds a label for a metric with several values: `name{label="index"}`.
-    pub const fn of(self, label: &'static str, index: u32) -> Self {
-        Self { label: Some((label, index)), ..self }
+    /// Adds a label for a metric with several values: `name{label="value"}`.
+    ///
+    /// ```
+    /// use nsbridge_handler::Measure;
+    ///
+    /// let first = Measure::counter("drafted", "Drafted tokens by place", 7.0).of("place", 1);
+    /// assert_eq!(first.labels, [("place", "1".to_owned())]);
+    /// ```
+    #[must_use]
+    pub fn of(mut self, label: &'static str, value: impl fmt::Display) -> Self {
+        self.labels.push((label, value.to_string()));
+        self
     }
 }

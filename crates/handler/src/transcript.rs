@@ -83,6 +83,8 @@ struct State {
     resumed: usize,
     /// Maximum number of pieces, if the handler declared one.
     most: Option<usize>,
+    /// Number of tokens of the prompt, if the handler declared it.
+    input_tokens: Option<u64>,
     /// Time of the first new piece.
     first_new: Option<Instant>,
     stop: Option<Stop>,
@@ -190,6 +192,10 @@ impl Writer {
         self.0.state().most = Some(pieces);
     }
 
+    pub(crate) fn set_input_tokens(&self, tokens: u64) {
+        self.0.state().input_tokens = Some(tokens);
+    }
+
     /// Equivalent of [`Reader::close`], for test code that knows at once that the call has
     /// returned.
     #[cfg(feature = "testing")]
@@ -250,6 +256,16 @@ impl Reader {
     /// Returns the number of leading pieces that came from a resume.
     pub fn resumed(&self) -> usize {
         self.0.state().resumed
+    }
+
+    /// Returns the maximum number of pieces, if the handler has declared one.
+    pub fn max_pieces(&self) -> Option<usize> {
+        self.0.state().most
+    }
+
+    /// Returns the number of tokens of the prompt, if the handler has declared it.
+    pub fn input_tokens(&self) -> Option<u64> {
+        self.0.state().input_tokens
     }
 
     /// Estimates the maximum remaining time of the call from its pace so far. Returns `None` if

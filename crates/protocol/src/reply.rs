@@ -15,6 +15,9 @@ pub enum FinishReason {
     Length,
     /// Stop sequence of the request.
     StopText,
+    /// Judge of the worker that refused the prompt or a part of the reply. The refused text is not
+    /// part of the reply.
+    ContentFilter,
     /// Reason from a later version of the protocol.
     #[serde(other)]
     Other,
@@ -67,6 +70,9 @@ impl Finish {
 
     /// Finish with [`FinishReason::Length`] and zero usage.
     pub const LENGTH: Self = Self::because(FinishReason::Length);
+
+    /// Finish with [`FinishReason::ContentFilter`] and zero usage.
+    pub const CONTENT_FILTER: Self = Self::because(FinishReason::ContentFilter);
 
     /// Creates a finish with this reason and zero usage.
     pub const fn because(reason: FinishReason) -> Self {

@@ -23,7 +23,8 @@ pub fn grams(text: &str, buckets: usize) -> Option<Vec<f32>> {
     (length > 0.0).then(|| row.into_iter().map(|x| x / length).collect())
 }
 
-fn hash(letters: &[char]) -> u64 {
+/// Returns the hash of characters.
+pub(crate) fn hash(letters: &[char]) -> u64 {
     let bytes = letters.iter().flat_map(|letter| u32::from(*letter).to_le_bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -2,9 +2,12 @@
 //!
 //! Its input and its scores are those of a judge, so a gateway answers `/v1/decisions` with it.
 //! [`Identifier`] is the only type that uses the bridge. `examples/train.rs` produces the weights.
+//! [`guard`] has a judge of prompts and replies, with a network of the same kind.
 
 mod grams;
+pub mod guard;
 mod network;
+pub mod training;
 
 use nsbridge::checkpoint::Checkpoint;
 use nsbridge::{

@@ -197,3 +197,33 @@ fn a_model_that_is_not_pinned_is_refused_where_pins_are_required() {
     let told = check("\"s3://b/m\"").unwrap_err();
     assert!(told.contains("[models] target is not pinned"), "{told}");
 }
+
+#[test]
+fn the_judges_table_is_a_field_of_the_handlers_options() {
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Options {
+        size: u32,
+        judge: Option<toml::Table>,
+    }
+    let with = |more: &str| read(&format!("{MINIMAL}[handler]\nsize = 3\n{more}"), &[]).unwrap();
+    let options: Options = with("").options().unwrap();
+    assert_eq!((options.size, options.judge), (3, None));
+    let options: Options = with("[judge]\nbefore = false\n").options().unwrap();
+    assert_eq!(options.judge.unwrap()["before"].as_bool(), Some(false));
+    let environment = [("NSBRIDGE_JUDGE__AFTER", "false"), ("NSBRIDGE_HANDLER__SIZE", "4")];
+    let options: Options = read(MINIMAL, &environment).unwrap().options().unwrap();
+    assert_eq!((options.size, options.judge.unwrap()["after"].as_bool()), (4, Some(false)));
+    // A worker without a judge must not ignore the table.
+    let refused = read(&format!("{MINIMAL}[judge]\n"), &[]).unwrap().options::<()>().unwrap_err();
+    assert!(refused.to_string().contains("[handler]"), "{refused}");
+}
+
+#[test]
+fn the_list_of_words_is_relative_to_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("worker.toml");
+    std::fs::write(&path, format!("{MINIMAL}[judge]\nwords = \"words.toml\"\n")).unwrap();
+    let judge = Config::read(&path, []).unwrap().judge.unwrap();
+    assert_eq!(judge["words"].as_str(), folder.path().join("words.toml").to_str());
+}

@@ -62,6 +62,10 @@ impl Disposition {
             (Some(stop @ Stop::TooLarge), _) => fail(ErrorCode::ReplyTooLarge, stop.to_string()),
             (Some(Stop::HandOff), _) => Self::HandedOff,
             (None, Err(Error::BadInput(why))) => fail(ErrorCode::BadInput, why),
+            // A handler around another one returns what stopped the inner reply.
+            (None, Err(Error::Stopped(stop @ Stop::TooLarge))) => {
+                fail(ErrorCode::ReplyTooLarge, stop.to_string())
+            }
             // The cause may quote what the user wrote, and paths and addresses of the worker.
             (None, Err(Error::Failed(_))) => {
                 fail(ErrorCode::ModelFailed, "the model failed on this request".to_owned())

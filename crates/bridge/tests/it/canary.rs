@@ -1,7 +1,7 @@
 //! Plaintext of the user appears only at the two ends.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use nsbridge_protocol::topology::model_queue;
@@ -15,7 +15,31 @@ const CANARY: &str = "canary-in-the-prompt";
 
 /// Captured log output.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+/// Log of this process, once a test has captured it.
+static CAPTURED: OnceLock<Log> = OnceLock::new();
+
+impl Log {
+    /// Captures all log output of this process, once.
+    pub(crate) fn shared() -> Self {
+        let capture = || {
+            let log = Self::default();
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::TRACE)
+                .with_ansi(false)
+                .with_writer(log.clone())
+                .finish();
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+            log
+        };
+        CAPTURED.get_or_init(capture).clone()
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+}
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -38,14 +62,7 @@ impl<'a> MakeWriter<'a> for Log {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .with_writer(log.clone())
-        .finish();
-    tracing::subscriber::set_global_default(subscriber).unwrap();
-
+    let log = Log::shared();
     let broker = crate::rabbit();
     let setup = Setup::new().unwrap();
     let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
@@ -78,7 +95,7 @@ async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
     worker.stop().await.unwrap();
     connection.close().await;
 
-    let log = log.0.lock().unwrap();
+    let log = log.bytes();
     assert!(contains(&log, "taking requests"), "the log was caught");
     let text = String::from_utf8_lossy(&log);
     for what in ["the handler was called", "a request ended"] {

@@ -6,6 +6,7 @@ mod blame;
 mod bulk;
 mod canary;
 mod giving_up;
+mod judged;
 #[cfg(feature = "kms")]
 mod keys;
 mod orphans;

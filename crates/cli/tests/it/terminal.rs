@@ -69,7 +69,7 @@ fn l6_no_command_writes_to_stdout_in_another_way() {
 }
 
 /// Opens a terminal; returns the end of the person and the end of the command.
-fn terminal() -> (File, File) {
+pub(crate) fn terminal() -> (File, File) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();

@@ -32,6 +32,8 @@ pub struct Config {
     pub conf: Vec<String>,
     /// Content of `advanced.config`: an Erlang term that ends with a full stop.
     pub advanced: Option<String>,
+    /// Names of plugins that are enabled.
+    pub plugins: Vec<String>,
 }
 
 /// Running RabbitMQ node. Dropping it kills the node and removes its files.

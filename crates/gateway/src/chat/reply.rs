@@ -169,6 +169,7 @@ pub(crate) fn end_of(parser: OutputParser) -> (Vec<Delta>, usize) {
 fn finish_reason(reason: FinishReason, calls: usize) -> &'static str {
     match reason {
         FinishReason::Length => "length",
+        FinishReason::ContentFilter => "content_filter",
         _ if calls > 0 => "tool_calls",
         _ => "stop",
     }

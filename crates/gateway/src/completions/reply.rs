@@ -99,7 +99,11 @@ fn choice_json(index: usize, text: &str, logprobs: &Value, finish_reason: Option
 }
 
 fn finish_reason(reason: FinishReason) -> &'static str {
-    if reason == FinishReason::Length { "length" } else { "stop" }
+    match reason {
+        FinishReason::Length => "length",
+        FinishReason::ContentFilter => "content_filter",
+        _ => "stop",
+    }
 }
 
 /// Log-probabilities in the shape of completions.

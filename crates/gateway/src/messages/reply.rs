@@ -104,6 +104,7 @@ fn stop<'a>(
     let called = || blocks.blocks.iter().any(|block| matches!(block, Block::ToolUse { .. }));
     match summary.finish_reason {
         FinishReason::Length => ("max_tokens", None),
+        FinishReason::ContentFilter => ("refusal", None),
         FinishReason::StopText => match request.input.stop.as_slice() {
             [only] => ("stop_sequence", Some(only)),
             _ => ("stop_sequence", None),

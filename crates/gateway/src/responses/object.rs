@@ -228,12 +228,13 @@ pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Val
     let (status, mut more) = match &reply.ending {
         None if reply.begun => ("in_progress", json!({})),
         None => (if request.background { "queued" } else { "in_progress" }, json!({})),
-        Some(Ending::Done(summary)) if summary.finish_reason == FinishReason::Length => (
-            "incomplete",
-            json!({ "incomplete_details": { "reason": "max_output_tokens" },
-                    "usage": usage(summary) }),
-        ),
-        Some(Ending::Done(summary)) => ("completed", json!({ "usage": usage(summary) })),
+        Some(Ending::Done(summary)) => match incomplete(summary.finish_reason) {
+            Some(reason) => (
+                "incomplete",
+                json!({ "incomplete_details": { "reason": reason }, "usage": usage(summary) }),
+            ),
+            None => ("completed", json!({ "usage": usage(summary) })),
+        },
         Some(Ending::Failed(error)) if error.code() == "cancelled" => ("cancelled", json!({})),
         Some(Ending::Failed(error)) => {
             let code =
@@ -244,6 +245,15 @@ pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Val
     more["nsbridge"] = extension(run, reply.ending.as_ref());
     let open = if status == "in_progress" { "in_progress" } else { "incomplete" };
     body(request, run, status, reply.output.items(open), &more)
+}
+
+/// Returns the reason why a reply with this end is incomplete; `None` for a complete one.
+pub(super) fn incomplete(reason: FinishReason) -> Option<&'static str> {
+    match reason {
+        FinishReason::Length => Some("max_output_tokens"),
+        FinishReason::ContentFilter => Some("content_filter"),
+        _ => None,
+    }
 }
 
 fn body(

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use nsbridge_client::{FinishReason, TextPiece};
+use nsbridge_client::TextPiece;
 use serde_json::{Value, json};
 
-use super::object::{Item, Kind, Output, Reply, Step, created, shown};
+use super::object::{Item, Kind, Output, Reply, Step, created, incomplete, shown};
 use super::request::ResponsesRequest;
 use crate::run::{Ending, Run};
 use crate::sse::{Events, View, padding};
@@ -52,7 +52,7 @@ impl View for ResponseView {
             steps.into_iter().for_each(|step| tell(events, step));
         }
         let name = match ending {
-            Ending::Done(summary) if summary.finish_reason == FinishReason::Length => {
+            Ending::Done(summary) if incomplete(summary.finish_reason).is_some() => {
                 "response.incomplete"
             }
             Ending::Done(_) => "response.completed",

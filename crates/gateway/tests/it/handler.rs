@@ -12,7 +12,7 @@ use nsbridge_handler::{
 const LARGE: (usize, usize) = (200, 32 << 10);
 
 /// Handler of prompts such as `20 a text of the test`: the first word is the time of a piece in ms.
-/// Each character of a prompt is a token.
+/// Each character of a prompt is a token. The reply to a prompt with the word `refused` is cut off.
 #[derive(Debug)]
 pub(crate) struct Words;
 
@@ -52,7 +52,9 @@ impl Handler for Words {
         }
         let (input_tokens, output_tokens) = (prompt.chars().count() as u64, pieces as u64);
         let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
-        Ok(Finish::LENGTH.with_usage(usage))
+        let finish =
+            if prompt.contains("refused") { Finish::CONTENT_FILTER } else { Finish::LENGTH };
+        Ok(finish.with_usage(usage))
     }
 
     fn threads(&self) -> usize {

@@ -12,6 +12,7 @@ mod judges;
 mod limits;
 mod metrics;
 mod place;
+mod refusals;
 mod relay;
 mod replicas;
 mod retries;

@@ -118,6 +118,7 @@ impl AsyncHandler for Llama {
             unless_stopped(job, prepared).await?
         };
         job.set_max_pieces(group.longest());
+        job.set_input_tokens(group.prompt_tokens());
         if let Some(finish) = finish {
             return Ok(finish);
         }

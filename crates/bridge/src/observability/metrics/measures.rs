@@ -39,17 +39,14 @@ impl Collector for Measures {
             };
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             for measure in several {
-                match measure.label {
-                    None => put(measure, metric.encode_family(&NO_LABEL)?)?,
-                    Some(label) => put(measure, metric.encode_family(&[label])?)?,
-                }
+                let labels: Vec<(&str, &str)> =
+                    measure.labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                put(measure, metric.encode_family(&labels)?)?;
             }
         }
         Ok(())
     }
 }
-
-const NO_LABEL: [(&str, u32); 0] = [];
 
 fn put(measure: &Measure, encoder: MetricEncoder<'_>) -> fmt::Result {
     match measure.kind {

@@ -138,7 +138,7 @@ fn write_files(root: &Path, config: &Config) -> Result<()> {
     fs::write(root.join("rabbitmq.conf"), conf)?;
     fs::write(root.join("advanced.config"), config.advanced.as_deref().unwrap_or("[]."))?;
     fs::write(root.join("rabbitmq-env.conf"), "")?;
-    fs::write(root.join("enabled_plugins"), "[].")?;
+    fs::write(root.join("enabled_plugins"), format!("[{}].", config.plugins.join(",")))?;
     let cookie = root.join(".erlang.cookie");
     fs::write(&cookie, "nsbridgetests")?;
     fs::set_permissions(&cookie, fs::Permissions::from_mode(0o400))?;

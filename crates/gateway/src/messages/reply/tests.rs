@@ -116,6 +116,8 @@ fn a_text_is_one_block() {
     check(&plain(), &[" ", "Once", " a bear."], FinishReason::Stop, &text, &end);
     let cut = json!(["max_tokens", null]);
     check(&plain(), &[" Once a bear."], FinishReason::Length, &text, &cut);
+    let refused = json!(["refusal", null]);
+    check(&plain(), &[" Once a bear."], FinishReason::ContentFilter, &text, &refused);
     for texts in [&[][..], &[" ", "\n"]] {
         check(&plain(), texts, FinishReason::Stop, &json!([]), &end);
     }

@@ -92,6 +92,11 @@ impl SequenceGroup {
         longest.fold(of_prompt, usize::saturating_add)
     }
 
+    /// Returns the number of tokens of the prompt.
+    pub(crate) fn prompt_tokens(&self) -> u64 {
+        self.prompt as u64
+    }
+
     /// Constrains each sequence to a grammar, from its first token on.
     ///
     /// # Errors

@@ -1,0 +1,146 @@
+//! Passage of pieces from the handler to the client, through the judge.
+
+use std::pin::pin;
+
+use futures_util::future::{Either, select};
+use nsbridge_handler::transcript::Reader;
+use nsbridge_handler::{
+    AsyncJob, Emitter, Error, Finish, FinishReason, Job, Pieces, Result, Stop, TextPiece, Usage,
+};
+use tokio::sync::oneshot;
+
+use crate::counts::{Counts, Phase};
+use crate::hold::Hold;
+use crate::judge::Judge;
+
+/// Job of the client, of either trait.
+pub(crate) trait ClientJob {
+    /// Promises to continue after the pieces that the client has.
+    fn accept_resume(&mut self);
+
+    fn set_max_pieces(&mut self, pieces: usize);
+}
+
+impl ClientJob for Job<TextPiece> {
+    fn accept_resume(&mut self) {
+        Self::accept_resume(self);
+    }
+
+    fn set_max_pieces(&mut self, pieces: usize) {
+        Self::set_max_pieces(self, pieces);
+    }
+}
+
+impl ClientJob for AsyncJob<TextPiece> {
+    fn accept_resume(&mut self) {
+        Self::accept_resume(self);
+    }
+
+    fn set_max_pieces(&mut self, pieces: usize) {
+        Self::set_max_pieces(self, pieces);
+    }
+}
+
+/// Reply in progress. Dropping it stops the handler.
+#[derive(Debug)]
+pub(crate) struct Pump<'a, J> {
+    pub(crate) reader: Reader,
+    pub(crate) emitter: Emitter<TextPiece>,
+    pub(crate) hold: Hold<'a, J>,
+    pub(crate) counts: &'a Counts,
+    /// Number of pieces that were read.
+    pub(crate) read: usize,
+}
+
+impl<J: Judge> Pump<'_, J> {
+    /// Passes pieces on until the handler has returned, the reply is refused or the call must stop.
+    pub(crate) async fn run(
+        mut self,
+        job: &mut impl ClientJob,
+        returned: oneshot::Receiver<Result<Finish>>,
+    ) -> Result<Finish> {
+        let emitter = self.emitter.clone();
+        let (mut stopped, mut returned) = (pin!(emitter.stopped()), returned);
+        loop {
+            let event = {
+                let more = pin!(self.reader.holds(self.read, 1));
+                let ended = pin!(select(&mut returned, more));
+                match select(stopped.as_mut(), ended).await {
+                    Either::Left((stop, _)) => return Err(stop.into()),
+                    Either::Right((event, _)) => match event {
+                        Either::Left((result, _)) => Some(result),
+                        Either::Right(_) => None,
+                    },
+                }
+            };
+            self.pass(job).await?;
+            if self.hold.is_over() {
+                return Ok(self.finish(None));
+            }
+            if let Some(result) = event {
+                // The sender is dropped without a result by a panic alone.
+                let finish = result.map_err(|_| Error::fatal("the handler panicked"))??;
+                for category in self.hold.end() {
+                    self.counts.refused(category, Phase::After);
+                }
+                self.send().await?;
+                return Ok(self.finish(Some(finish)));
+            }
+        }
+    }
+
+    /// Reads the new pieces, judges them and sends those that can be sent.
+    async fn pass(&mut self, job: &mut impl ClientJob) -> Result<()> {
+        // A frame begins with the index of its first piece.
+        let mut frame = vec![0; 4];
+        let count = self.reader.read(self.read, usize::MAX, &mut frame);
+        if count == 0 {
+            return Ok(());
+        }
+        let resumed = self.reader.resumed();
+        if self.read == 0 {
+            if let Some(most) = self.reader.max_pieces() {
+                job.set_max_pieces(most);
+            }
+            if resumed > 0 {
+                job.accept_resume();
+            }
+        }
+        for piece in Pieces::decode(&frame)?.pieces {
+            let piece: TextPiece = serde_json::from_slice(&piece)?;
+            if let Some(category) = self.hold.push(piece, self.read < resumed) {
+                self.counts.refused(category, Phase::After);
+            }
+            self.read += 1;
+        }
+        self.reader.sent(self.read);
+        self.send().await?;
+        Ok(())
+    }
+
+    async fn send(&mut self) -> Result<(), Stop> {
+        while let Some(piece) = self.hold.release() {
+            self.emitter.emit(&piece).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the finish of the request: the handler's own if nothing is refused.
+    ///
+    /// The usage of a refused reply counts the pieces that were sent, because the number that the
+    /// handler has made until it stops depends on the time.
+    fn finish(&self, own: Option<Finish>) -> Finish {
+        self.counts.judged(self.hold.begun() as u64, Phase::After);
+        let reason = own.map_or(FinishReason::Stop, |own| own.reason);
+        if let Some(own) = own.filter(|_| self.hold.refused() == 0) {
+            return own;
+        }
+        let usage = Usage {
+            input_tokens: self.reader.input_tokens().unwrap_or(0),
+            output_tokens: self.hold.released(),
+            ..Usage::default()
+        };
+        let reason = if self.hold.is_refused(0) { FinishReason::ContentFilter } else { reason };
+        Finish::because(reason).with_usage(usage)
+    }
+}
