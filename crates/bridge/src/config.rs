@@ -405,7 +405,15 @@ impl Config {
             table.insert(JUDGE.to_owned(), toml::Value::Table(judge.clone()));
         }
         let empty = table.is_empty();
-        let read = serde_path_to_error::deserialize(toml::Value::Table(table));
+        let mut ignored = false;
+        let mut note = |path: serde_ignored::Path<'_>| ignored |= path.to_string() == JUDGE;
+        let table = serde_ignored::Deserializer::new(toml::Value::Table(table), &mut note);
+        let read = serde_path_to_error::deserialize(table);
+        // Nothing would be judged.
+        if ignored && read.is_ok() {
+            let what = format!("[{JUDGE}]: this worker has no judge; serve `Judged<YourHandler>`");
+            return Err(ConfigError(self.in_file(&what)));
+        }
         read.or_else(|error| {
             // TOML has no unit type: an empty table stands for it.
             let none = serde_json::from_str("null").ok().filter(|_| empty);

@@ -215,7 +215,9 @@ export class Reading {
       const restarted = nsbridge.error_code === 'restarted';
       return this.fail(new Failure(500, restarted ? 'restarted' : nsbridge.error_code ?? code ?? '', message ?? ''));
     }
-    this.finish(response.status === 'incomplete' ? 'cut' : 'done');
+    const refused = response.incomplete_details?.reason === 'content_filter';
+    if (refused) node.notes.push({ kind: 'contentFilter' });
+    this.finish(response.status === 'incomplete' && !refused ? 'cut' : 'done');
   }
 
   finish(state) {

@@ -27,7 +27,7 @@ CODES = (
     "key-denied internal wrong-revision"
 ).split()  # the code with number n is CODES[n - 1]
 USAGE = "input_tokens output_tokens cached_tokens drafted_tokens accepted_tokens".split()
-REASONS = ("stop", "length", "stop_text")  # finish reasons
+REASONS = ("stop", "length", "stop_text", "content_filter")  # finish reasons
 
 REPLY_EXCHANGE, CONTROL_EXCHANGE = "nsbridge.reply", "nsbridge.control"
 REPLY_QUEUE_ARGUMENTS: dict[str, Any] = {

@@ -128,7 +128,7 @@ def tool_call(index: int, number: int, call: Call) -> ToolCall:
 
 def reason_of(reason: str) -> str:
     """Returns OpenAI's name of a finish reason."""
-    return "length" if reason == "length" else "stop"
+    return reason if reason in ("length", "content_filter") else "stop"
 
 
 def chunk(id: str, model: str, piece: TextPiece, first: bool) -> ChatCompletionChunk:

@@ -206,6 +206,10 @@ fn the_judges_table_is_a_field_of_the_handlers_options() {
         size: u32,
         judge: Option<toml::Table>,
     }
+    #[derive(Debug, serde::Deserialize)]
+    struct Plain {
+        size: u32,
+    }
     let with = |more: &str| read(&format!("{MINIMAL}[handler]\nsize = 3\n{more}"), &[]).unwrap();
     let options: Options = with("").options().unwrap();
     assert_eq!((options.size, options.judge), (3, None));
@@ -214,7 +218,11 @@ fn the_judges_table_is_a_field_of_the_handlers_options() {
     let environment = [("NSBRIDGE_JUDGE__AFTER", "false"), ("NSBRIDGE_HANDLER__SIZE", "4")];
     let options: Options = read(MINIMAL, &environment).unwrap().options().unwrap();
     assert_eq!((options.size, options.judge.unwrap()["after"].as_bool()), (4, Some(false)));
-    // A worker without a judge must not ignore the table.
+    // A worker without a judge must not ignore the table, also if its options ignore other fields.
+    let plain: Plain = with("").options().unwrap();
+    assert_eq!(plain.size, 3);
+    let error = with("[judge]\n").options::<Plain>().unwrap_err().to_string();
+    assert!(error.contains("[judge]: this worker has no judge"), "{error}");
     let refused = read(&format!("{MINIMAL}[judge]\n"), &[]).unwrap().options::<()>().unwrap_err();
     assert!(refused.to_string().contains("[handler]"), "{refused}");
 }

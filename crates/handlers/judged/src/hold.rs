@@ -43,6 +43,7 @@ struct Waiting {
 struct Reply {
     passage: Passage,
     ended: bool,
+    finish_reason: Option<FinishReason>,
     /// True once the piece that ends a refused reply was released.
     closed: bool,
 }
@@ -94,6 +95,7 @@ impl<'a, J: Judge> Hold<'a, J> {
             return None;
         }
         reply.passage.push(&piece.text);
+        reply.finish_reason = piece.finish_reason;
         reply.ended = piece.finish_reason.is_some();
         let refusal = reply.passage.check(self.judge, self.thresholds, reply.ended);
         self.waiting.push_back(Waiting { piece, end: reply.passage.end(), sent });
@@ -147,9 +149,11 @@ impl<'a, J: Judge> Hold<'a, J> {
         self.passages.values().filter(|reply| reply.passage.refusal().is_some()).count()
     }
 
-    /// Returns true if the reply with this index is refused.
-    pub(crate) fn is_refused(&self, index: u32) -> bool {
-        self.passages.get(&index).is_some_and(|reply| reply.passage.refusal().is_some())
+    /// Returns the finish reason of the first reply; `None` if its last piece had none.
+    pub(crate) fn finish_reason(&self) -> Option<FinishReason> {
+        let reply = self.passages.get(&0)?;
+        let refused = reply.passage.refusal().map(|_| FinishReason::ContentFilter);
+        refused.or(reply.finish_reason)
     }
 
     /// Returns the number of replies that have begun.

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::thread;
 
 use futures_executor::block_on;
-use futures_util::future::{Either, pending, poll_fn, select};
+use futures_util::future::{Either, pending, select};
 use nsbridge_handler::transcript::{Writer, transcript};
 use nsbridge_handler::{
     AsyncHandler, AsyncJob, Emitter, Error, Fingerprint, Finish, FinishReason, Handler, Health,
@@ -20,8 +20,8 @@ use crate::judge::Judge;
 use crate::options::JudgedOptions;
 use crate::passage::Passage;
 use crate::policy::Policy;
-use crate::prompt::texts;
-use crate::pump::Pump;
+use crate::prompt::{check_fields, texts};
+use crate::pump::{Pump, let_others_go_on};
 use crate::rules::Rules;
 
 /// Size of the parts in which a prompt is judged, in bytes. Between two parts, other calls go on.
@@ -61,8 +61,10 @@ impl<J: Judge> Layer<J> {
             return Ok(false);
         }
         self.counts.judged(1, Phase::Before);
+        // Many short texts are as much work as a long one.
+        let mut judged = 0;
         for text in texts(input)? {
-            let (mut passage, mut rest) = (Passage::default(), text);
+            let (mut passage, mut rest) = (Passage::default(), &*text);
             loop {
                 let (part, more) = rest.split_at(rest.floor_char_boundary(PART));
                 passage.push(part);
@@ -71,12 +73,16 @@ impl<J: Judge> Layer<J> {
                     self.counts.refused(found.category, Phase::Before);
                     return Ok(true);
                 }
+                judged += part.len();
+                if judged >= PART {
+                    judged = 0;
+                    emitter.check()?;
+                    let_others_go_on().await;
+                }
                 if ended {
                     break;
                 }
                 rest = more;
-                emitter.check()?;
-                let_others_go_on().await;
             }
         }
         Ok(false)
@@ -94,7 +100,7 @@ impl<J: Judge> Layer<J> {
         (pump, writer, offered.filter(|offered| are_whole(offered)).cloned())
     }
 
-    /// Returns the id of everything that decides the pieces besides the handler.
+    /// Adds everything that decides the pieces besides the handler.
     fn add_to(&self, digest: &mut Sha256) {
         digest.update(VERSION.to_be_bytes());
         let judge = self.judge.fingerprint();
@@ -116,19 +122,6 @@ fn are_whole(offered: &Pieces) -> bool {
         let piece = serde_json::from_slice::<TextPiece>(piece);
         piece.is_ok_and(|piece| piece.finish_reason != Some(FinishReason::ContentFilter))
     })
-}
-
-/// Returns to the executor once, so that the other calls of the thread go on.
-async fn let_others_go_on() {
-    let mut done = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut done, true) {
-            return std::task::Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }
 
 impl<H, J: Judge> Judged<H, J> {
@@ -189,11 +182,15 @@ where
         if !layer.policy.after.is_any() {
             return self.inner.handle(input, job);
         }
+        check_fields(&input)?;
         let info = job.info().clone();
         let (pump, writer, offered) = layer.pump(&input, job.emitter(), job.offered());
         let (done, returned) = oneshot::channel();
         thread::scope(|scope| {
-            let pump = scope.spawn(move || block_on(pump.run(job, returned)));
+            let pump = thread::Builder::new()
+                .name("judge".to_owned())
+                .spawn_scoped(scope, move || block_on(pump.run(job, returned)))
+                .map_err(Error::retry)?;
             let result = self.inner.handle(input, &mut erased::job(info, writer, offered));
             // The pump has ended if the reply is refused or must stop.
             let _ = done.send(result);
@@ -248,6 +245,7 @@ where
         if !layer.policy.after.is_any() {
             return self.inner.handle(input, job).await;
         }
+        check_fields(&input)?;
         let info = job.info().clone();
         let (pump, writer, offered) = layer.pump(&input, job.emitter(), job.offered());
         let (done, returned) = oneshot::channel();

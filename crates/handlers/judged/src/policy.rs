@@ -68,7 +68,8 @@ impl Thresholds {
     /// Returns true if the finding refuses its text.
     pub(crate) fn refuses(&self, finding: &Finding) -> bool {
         let threshold = self.0.get(finding.category).copied().flatten();
-        threshold.is_some_and(|threshold| finding.score >= threshold)
+        // The score of a damaged judge may be no number, which refuses.
+        threshold.is_some_and(|threshold| finding.score.is_nan() || finding.score >= threshold)
     }
 
     /// Returns true if some category can refuse a text.

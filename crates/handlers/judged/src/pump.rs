@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, poll_fn, select};
 use nsbridge_handler::transcript::Reader;
 use nsbridge_handler::{
     AsyncJob, Emitter, Error, Finish, FinishReason, Job, Pieces, Result, Stop, TextPiece, Usage,
@@ -12,6 +12,9 @@ use tokio::sync::oneshot;
 use crate::counts::{Counts, Phase};
 use crate::hold::Hold;
 use crate::judge::Judge;
+
+/// Number of pieces after which other calls of the thread go on.
+const PIECES: usize = 256;
 
 /// Job of the client, of either trait.
 pub(crate) trait ClientJob {
@@ -39,6 +42,19 @@ impl ClientJob for AsyncJob<TextPiece> {
     fn set_max_pieces(&mut self, pieces: usize) {
         Self::set_max_pieces(self, pieces);
     }
+}
+
+/// Returns to the executor once, so that the other calls of the thread go on.
+pub(crate) async fn let_others_go_on() {
+    let mut done = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut done, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
 }
 
 /// Reply in progress. Dropping it stops the handler.
@@ -107,6 +123,10 @@ impl<J: Judge> Pump<'_, J> {
             }
         }
         for piece in Pieces::decode(&frame)?.pieces {
+            // The pieces of a resume can be many.
+            if self.read % PIECES == PIECES - 1 {
+                let_others_go_on().await;
+            }
             let piece: TextPiece = serde_json::from_slice(&piece)?;
             if let Some(category) = self.hold.push(piece, self.read < resumed) {
                 self.counts.refused(category, Phase::After);
@@ -132,6 +152,7 @@ impl<J: Judge> Pump<'_, J> {
     fn finish(&self, own: Option<Finish>) -> Finish {
         self.counts.judged(self.hold.begun() as u64, Phase::After);
         let reason = own.map_or(FinishReason::Stop, |own| own.reason);
+        let reason = self.hold.finish_reason().unwrap_or(reason);
         if let Some(own) = own.filter(|_| self.hold.refused() == 0) {
             return own;
         }
@@ -140,7 +161,6 @@ impl<J: Judge> Pump<'_, J> {
             output_tokens: self.hold.released(),
             ..Usage::default()
         };
-        let reason = if self.hold.is_refused(0) { FinishReason::ContentFilter } else { reason };
         Finish::because(reason).with_usage(usage)
     }
 }

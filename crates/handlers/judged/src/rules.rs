@@ -97,6 +97,10 @@ impl Rules {
         let window = lists.longest().max(window) + CONTEXT;
         let mut digest = Sha256::new();
         digest.update(VERSION.to_be_bytes());
+        for category in &categories {
+            digest.update((category.name.len() as u64).to_be_bytes());
+            digest.update(&category.name);
+        }
         lists.patterns().for_each(|(category, pattern)| {
             digest.update((category as u64).to_be_bytes());
             digest.update((pattern.len() as u64).to_be_bytes());

@@ -12,6 +12,8 @@ use crate::judge::Finding;
 const LONGEST: usize = 200;
 /// Maximum number of words and phrases.
 const MOST: usize = 20_000;
+/// Maximum length of all of them, in characters. All beginnings are kept in memory.
+const MOST_CHARACTERS: usize = 400_000;
 
 /// Words and phrases by category.
 #[derive(Debug)]
@@ -46,6 +48,12 @@ impl Lists {
             let count = texts.len();
             return Err(Error::fatal(format!(
                 "[judge] words has {count} words, and may have {MOST}"
+            )));
+        }
+        let all: usize = texts.iter().map(|(_, text)| text.chars().count()).sum();
+        if all > MOST_CHARACTERS {
+            return Err(Error::fatal(format!(
+                "[judge] words has texts of {all} characters, and may have {MOST_CHARACTERS}"
             )));
         }
         let (mut patterns, mut beginnings) = (Vec::new(), HashSet::new());
