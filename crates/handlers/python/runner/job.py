@@ -20,6 +20,7 @@ import struct
 import sys
 import threading
 import time
+import traceback
 
 __all__ = ["BadInput", "Retry", "Fatal", "Stopped"]
 

@@ -93,7 +93,7 @@ def _connect(config, index):
     return sock
 
 
-def _start(config, sockets, handle, folder):
+def _start(sockets, handle, folder, verbose):
     """Starts the slots."""
     if inspect.isasyncgenfunction(handle) or inspect.iscoroutinefunction(handle):
         slots = [_TaskSlot(sock, handle, folder) for sock in sockets]
@@ -120,6 +120,8 @@ def _start(config, sockets, handle, folder):
         slots = [_ThreadSlot(sock, handle, folder) for sock in sockets]
         for slot in slots:
             slot.start()
+    for slot in slots:
+        slot.verbose = verbose
     return slots
 
 
@@ -151,7 +153,7 @@ def _main():
         if sys.version_info < (3, 9):
             raise RuntimeError("Python %s is older than 3.9" % sys.version.split()[0])
         handle, version = _model(config)
-        slots = _start(config, sockets, handle, folder)
+        slots = _start(sockets, handle, folder, bool(config["output"]))
         made_by = [version, sys.version, _packages()]
         _sink(config["output"])
     except BaseException as error:

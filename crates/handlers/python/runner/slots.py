@@ -8,6 +8,8 @@ class _Slot:
         self.sock = sock
         self.handle = handle
         self.folder = folder
+        # True if standard error goes to a file of the operator.
+        self.verbose = False
         self.job = None
         # Number of the call in progress, of the last one that ended, and of the last stop.
         self.call = None
@@ -27,6 +29,8 @@ class _Slot:
         kind, name = "failed", type(error).__name__
         if isinstance(error, BadInput):
             return {"error": {"kind": "bad_input", "why": str(error)}}
+        if self.verbose:
+            traceback.print_exception(type(error), error, error.__traceback__)
         if isinstance(error, (Retry, MemoryError)) or name == "OutOfMemoryError":
             kind = "retry"
         elif isinstance(error, Fatal):
