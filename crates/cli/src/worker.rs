@@ -16,12 +16,10 @@ use crate::place::weights;
 
 /// Takes requests from a model's queue and answers them until SIGTERM or Ctrl-C.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  nsbridge worker --config examples/worker.toml\n  \
+#[command(after_help = "Examples:\n  nsbridge worker --config examples/worker.toml\n  \
     nsbridge worker --python model.py --model parrot --keyring keys.json\n\n\
     Each field of the configuration can be set by NSBRIDGE_<SECTION>__<FIELD> in the environment.\n\
-    deploy/worker.example.toml documents them all."
-)]
+    deploy/worker.example.toml documents them all.")]
 pub(crate) struct Arguments {
     /// Configuration file of the worker.
     #[arg(long, value_name = "FILE", default_value = "worker.toml", conflicts_with = "model")]
@@ -29,6 +27,9 @@ pub(crate) struct Arguments {
     /// Model in Python: the file, or FILE:CLASS. Sets `entry_point` in [handler].
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
+    /// Loads the model in Python again when its sources change, for development.
+    #[arg(long, requires = "python")]
+    reload: bool,
     #[command(flatten)]
     without_file: WithoutFile,
 }
@@ -59,7 +60,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 }
 
 fn serve(arguments: Arguments) -> Result<()> {
-    let Arguments { config: file, python, without_file } = arguments;
+    let Arguments { config: file, python, reload, without_file } = arguments;
     let mut config = match without_file.model {
         Some(model) => WithoutFile { model: None, ..without_file }.config(model),
         None => Config::read(&file, std::env::vars())?,
@@ -68,6 +69,9 @@ fn serve(arguments: Arguments) -> Result<()> {
         let python = std::path::absolute(python).context("finding the current folder")?;
         let python = python.to_str().context("the path of --python must be UTF-8")?;
         config.handler.insert(ENTRY_POINT.to_owned(), Value::String(python.to_owned()));
+    }
+    if reload {
+        config.handler.insert("reload".to_owned(), Value::Boolean(true));
     }
     if is_python(&config) {
         within(&mut config, file.parent().unwrap_or(Path::new("")));
@@ -82,10 +86,12 @@ fn serve(arguments: Arguments) -> Result<()> {
 
 impl WithoutFile {
     fn config(self, model: ModelName) -> Config {
-        let set = |name: &str| std::env::vars().find(|(set, _)| set == name).map(|(_, value)| value);
+        let set =
+            |name: &str| std::env::vars().find(|(set, _)| set == name).map(|(_, value)| value);
         let broker = self.broker.or_else(|| set("NSBRIDGE_BROKER__URL"));
         let keyring = self.keyring.or_else(|| set("NSBRIDGE_KEYS__KEYRING").map(PathBuf::from));
-        let broker = BrokerConfig::from_url(broker.unwrap_or_else(|| "amqp://localhost".to_owned()));
+        let broker =
+            BrokerConfig::from_url(broker.unwrap_or_else(|| "amqp://localhost".to_owned()));
         let keys = KeysConfig::from_keyring(keyring.unwrap_or_else(|| "keys.json".into()));
         let mut config = Config::new(WorkerConfig::new(model), broker, keys);
         let weights = self.weights.into_iter();
@@ -144,7 +150,8 @@ mod tests {
         assert_eq!(field(&config, "entry_point"), "/etc/w/model.py:A");
         assert_eq!(field(&config, "python"), "/etc/w/env/bin/python");
         assert_eq!(field(&config, "output"), "/o");
-        config.handler = toml::from_str("entry_point = \"/m.py\"\npython = \"python3.12\"").unwrap();
+        config.handler =
+            toml::from_str("entry_point = \"/m.py\"\npython = \"python3.12\"").unwrap();
         within(&mut config, Path::new("/etc/w"));
         assert_eq!(field(&config, "python"), "python3.12");
     }

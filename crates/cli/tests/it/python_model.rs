@@ -66,9 +66,12 @@ fn a_model_is_served_and_asked_by_two_commands_without_a_file() {
 #[test]
 fn a_model_is_served_as_the_configuration_says() {
     let place = Place::new();
-    write(&place, "class A:\n    def load(self, models, options):\n        self.text = (models['target'] \
+    write(
+        &place,
+        "class A:\n    def load(self, models, options):\n        self.text = (models['target'] \
                    / 'config.json').read_text()[:1] + options['end']\n    def handle(self, input):\n        \
-                   return self.text\nclass B(A): pass\n");
+                   return self.text\nclass B(A): pass\n",
+    );
     place.configure("[handler]\nentry_point = \"model.py:B\"\n[handler.options]\nend = \"!\"\n");
     let _worker = place.worker();
     assert_eq!(ask(&place, "0"), ["{!"]);
@@ -88,7 +91,12 @@ fn a_killed_worker_is_replaced_without_a_lost_or_repeated_piece() {
     first.signal("-KILL");
     let died = Instant::now();
     let pids = fs::read_to_string(place.path("pids")).unwrap();
-    while Path::new("/proc").join(pids.trim()).join("fd").read_dir().is_ok_and(|mut fds| fds.next().is_some()) {
+    while Path::new("/proc")
+        .join(pids.trim())
+        .join("fd")
+        .read_dir()
+        .is_ok_and(|mut fds| fds.next().is_some())
+    {
         assert!(died.elapsed() < Duration::from_secs(10), "Python outlives its worker");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -99,7 +107,10 @@ fn a_killed_worker_is_replaced_without_a_lost_or_repeated_piece() {
     assert_eq!(pieces, expected, "each piece once, in order, and no variable of the worker");
     let made = fs::read_to_string(place.path("made")).unwrap();
     let made = made.split_whitespace().count();
-    assert!((60..110).contains(&made), "{made}: the second worker begins after the client's pieces");
+    assert!(
+        (60..110).contains(&made),
+        "{made}: the second worker begins after the client's pieces"
+    );
 }
 
 #[test]

@@ -133,7 +133,8 @@ impl Call {
                 }
                 Some(FromPython::End(end)) => return Ok(End::Finished(end.into())),
                 Some(FromPython::Error(raised)) => return Ok(End::Raised(raised)),
-                Some(FromPython::Hello(_) | FromPython::Ready(_) | FromPython::Failed(_)) | None => {
+                Some(FromPython::Hello(_) | FromPython::Ready(_) | FromPython::Failed(_))
+                | None => {
                     return Ok(End::Lost);
                 }
             };

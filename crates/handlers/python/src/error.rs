@@ -30,7 +30,9 @@ pub(crate) enum Error {
     Protocol,
     #[error("the Python process ended during the call: {0}")]
     Ended(Exit),
-    #[error("the Python process was ended during the call, because another call in it ignored a stop")]
+    #[error(
+        "the Python process was ended during the call, because another call in it ignored a stop"
+    )]
     Neighbor,
     #[error("`handle` raised {class} at {place}")]
     Raised { class: String, place: String },

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use nsbridge_handler::Measure;
@@ -15,7 +15,11 @@ use crate::error::Error;
 use crate::messages::Ready;
 use crate::plan::Plan;
 use crate::pool::Pool;
+use crate::process::{Exit, Process};
 use crate::start::start;
+
+/// Interval at which the source files are looked at for a change.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// State that the calls and the supervisor share.
 #[derive(Debug)]
@@ -55,7 +59,11 @@ impl Host {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         let (crashed, killed) = (count(&self.crashed), count(&self.killed));
         vec![
-            Measure::counter("python_crashes", "Python processes that ended by themselves", crashed),
+            Measure::counter(
+                "python_crashes",
+                "Python processes that ended by themselves",
+                crashed,
+            ),
             Measure::counter("python_kills", "Python processes killed after a stop", killed),
         ]
     }
@@ -65,20 +73,17 @@ impl Host {
     pub(crate) async fn keep(self: Arc<Self>, first: oneshot::Sender<Result<Ready, Error>>) {
         let mut first = Some(first);
         loop {
+            let sources = self.plan.sources();
             let ended = match (start(&self.plan).await, first.take()) {
                 (Ok((process, slots, ready)), first) => {
                     slots.into_iter().for_each(|slot| self.pool.put(slot));
                     if let Some(first) = first {
                         let _ = first.send(Ok(ready));
                     }
-                    let exit = process.exit().await;
-                    self.pool.forget_dead();
-                    if process.ignored_stop() {
-                        self.killed.fetch_add(1, Ordering::Relaxed);
-                        tracing::warn!("a call ignored its stop: the Python process was killed");
-                        continue;
+                    match self.ended(process, sources).await {
+                        Some(exit) => exit.to_string(),
+                        None => continue,
                     }
-                    exit.to_string()
                 }
                 (Err(error), Some(first)) => return drop(first.send(Err(error))),
                 (Err(error), None) => nsbridge_handler::chain(&error),
@@ -88,6 +93,55 @@ impl Host {
             let wait = self.crashes.lock().count(Instant::now());
             let Some(wait) = wait else { return self.break_down(&ended) };
             tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Waits until the process ends, and replaces it when its sources change. Returns `None` if it
+    /// was killed because a call ignored its stop.
+    async fn ended(
+        &self,
+        mut process: Arc<Process>,
+        mut sources: Option<blake3::Hash>,
+    ) -> Option<Exit> {
+        let exit = loop {
+            tokio::select! {
+                exit = process.exit() => break exit,
+                now = self.changed(sources), if self.plan.options.reload => sources = now,
+            }
+            match start(&self.plan).await {
+                Ok((next, slots, _)) => {
+                    process.retire();
+                    process = next;
+                    slots.into_iter().for_each(|slot| self.pool.put(slot));
+                    tracing::info!("the changed model is loaded");
+                }
+                Err(error) => {
+                    let why = nsbridge_handler::chain(&error);
+                    tracing::warn!(
+                        why,
+                        "the changed model cannot be loaded; the one before goes on"
+                    );
+                }
+            }
+            self.pool.forget_unusable();
+        };
+        self.pool.forget_unusable();
+        if !process.ignored_stop() {
+            return Some(exit);
+        }
+        self.killed.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!("a call ignored its stop: the Python process was killed");
+        None
+    }
+
+    /// Waits until the source files differ from these.
+    async fn changed(&self, sources: Option<blake3::Hash>) -> Option<blake3::Hash> {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let now = self.plan.sources();
+            if now.is_some() && now != sources {
+                return now;
+            }
         }
     }
 

@@ -41,6 +41,10 @@ pub struct Options {
     /// Time over which crashes are counted, in seconds.
     #[serde(default = "ten_minutes")]
     pub crash_window_s: u64,
+    /// Loads the model again when its sources change, for development. The fingerprint stays that of
+    /// the first load.
+    #[serde(default)]
+    pub reload: bool,
     /// Options of the model itself: the second argument of its `load`.
     #[serde(default)]
     pub options: Map<String, Value>,
@@ -83,6 +87,7 @@ impl Options {
             load_timeout_s: half_an_hour(),
             crashes: ten(),
             crash_window_s: ten_minutes(),
+            reload: false,
             options: Map::new(),
         }
     }

@@ -48,7 +48,9 @@ impl Plan {
         let (file, class) = options.entry();
         let shown = file.display();
         let missing = |error| {
-            Error::fatal(format!("cannot read {shown}: {error}; [handler] entry_point names the file"))
+            Error::fatal(format!(
+                "cannot read {shown}: {error}; [handler] entry_point names the file"
+            ))
         };
         let file = file.canonicalize().map_err(missing)?;
         let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
@@ -73,6 +75,13 @@ impl Plan {
         let mut command = Command::new(&self.options.python);
         command.args(["-u", "-c", BOOT]).current_dir(&self.folder);
         (command, RUNNER)
+    }
+
+    /// Returns a digest of the source files as they are now; `None` if they cannot be read.
+    pub(crate) fn sources(&self) -> Option<blake3::Hash> {
+        let mut digest = blake3::Hasher::new();
+        sources::digest(&self.folder, &mut digest).ok()?;
+        Some(digest.finalize())
     }
 
     /// Returns the id of everything besides the request that determines the pieces.

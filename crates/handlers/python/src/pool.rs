@@ -32,25 +32,29 @@ impl Pool {
         Self { free: Mutex::default(), permits: Semaphore::new(0) }
     }
 
+    /// Adds a slot, unless its process takes no further call.
     pub(crate) fn put(&self, slot: Slot) {
+        if !slot.process.is_usable() {
+            return;
+        }
         self.free.lock().push(slot);
         self.permits.add_permits(1);
     }
 
-    /// Waits for a slot of a process that is alive. Returns `None` once the pool is closed.
+    /// Waits for a slot of a process that can take a call. Returns `None` once the pool is closed.
     pub(crate) async fn take(&self) -> Option<Slot> {
         loop {
             self.permits.acquire().await.ok()?.forget();
             let slot = self.free.lock().pop();
-            if let Some(slot) = slot.filter(|slot| slot.process.is_alive()) {
+            if let Some(slot) = slot.filter(|slot| slot.process.is_usable()) {
                 return Some(slot);
             }
         }
     }
 
-    /// Drops the slots of processes that have ended.
-    pub(crate) fn forget_dead(&self) {
-        self.free.lock().retain(|slot| slot.process.is_alive());
+    /// Drops the slots of processes that take no further call.
+    pub(crate) fn forget_unusable(&self) {
+        self.free.lock().retain(|slot| slot.process.is_usable());
     }
 
     /// Makes all calls of [`take`](Self::take) return `None`.

@@ -30,6 +30,8 @@ pub(crate) struct Process {
     control: Mutex<StdStream>,
     /// True once the process was killed because a call in it ignored a stop.
     ignored_stop: AtomicBool,
+    /// True once another process has taken over.
+    retired: AtomicBool,
 }
 
 /// Id of the process group, while it is certain that no other group has it.
@@ -77,8 +79,8 @@ impl Process {
         let body = move || reap(command, &reaped, started, &tell);
         thread::Builder::new().name("nsbridge-python".to_owned()).spawn(body)?;
         start.await.unwrap_or_else(|_| Err(io::Error::other("the thread ended")))?;
-        let ignored_stop = AtomicBool::new(false);
-        Ok(Self { group, exited, control: Mutex::new(control), ignored_stop })
+        let (ignored_stop, retired) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { group, exited, control: Mutex::new(control), ignored_stop, retired })
     }
 
     /// Returns a receiver of the process's end.
@@ -92,8 +94,14 @@ impl Process {
         exited.wait_for(Option::is_some).await.ok().and_then(|exit| *exit).unwrap_or(Exit::Unknown)
     }
 
-    pub(crate) fn is_alive(&self) -> bool {
-        self.exited.borrow().is_none()
+    /// Returns true if the process can take another call.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.exited.borrow().is_none() && !self.retired.load(Ordering::Relaxed)
+    }
+
+    /// Lets the process take no further call. It ends with the last of its calls.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the process was killed because a call in it ignored a stop.

@@ -39,7 +39,8 @@ fn modules(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<
         }
     }
     if files.len() > MOST || depth > DEPTH {
-        let what = format!("more than {MOST} Python files, or packages deeper than {DEPTH} folders");
+        let what =
+            format!("more than {MOST} Python files, or packages deeper than {DEPTH} folders");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     if files.len() > before {

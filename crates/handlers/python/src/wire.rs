@@ -95,7 +95,8 @@ impl Wire {
             return Ok(None);
         };
         // The error is not kept: it may quote a piece.
-        let message = serde_json::from_slice(content).map_err(|_| invalid("a frame that is no message"))?;
+        let message =
+            serde_json::from_slice(content).map_err(|_| invalid("a frame that is no message"))?;
         (self.last, self.start) = (size, self.start + 4 + size);
         if self.start == self.buffer.len() {
             self.buffer.clear();

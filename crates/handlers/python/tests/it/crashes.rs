@@ -97,7 +97,10 @@ async fn a_worker_whose_model_crashes_too_often_exits() {
     let _replies = (system.submit(&first, limit).await, system.submit(&second, limit).await);
     let ended = tokio::time::timeout(limit, system.worker.ended()).await;
     let why = format!("{:#}", ended.expect("the worker goes on").unwrap_err());
-    assert!(why.contains("2 crashes of Python within 600 s") && why.contains("exit code 5"), "{why}");
+    assert!(
+        why.contains("2 crashes of Python within 600 s") && why.contains("exit code 5"),
+        "{why}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

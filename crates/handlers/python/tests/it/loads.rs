@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nsbridge_handler::{AsyncHandler as _, Fingerprint, Model, Models, testing};
 use nsbridge_python::{Options, Python};
@@ -48,7 +49,10 @@ fn what_cannot_be_loaded_is_told_with_its_place() {
     check("x = 1", &["0 classes have a method `handle`"]);
     let two = "class A:\n    def handle(self): pass\nclass B(A): pass";
     check(two, &["2 classes", "model.py:Class"]);
-    check("class A:\n    handle = 1\n    def load(self, models): raise SystemExit(3)", &["SystemExit"]);
+    check(
+        "class A:\n    handle = 1\n    def load(self, models): raise SystemExit(3)",
+        &["SystemExit"],
+    );
     check("import os\nos._exit(7)", &["exit code 7"]);
     check("import os\nos.kill(os.getpid(), 11)", &["signal 11"]);
 }
@@ -110,4 +114,25 @@ fn the_fingerprint_changes_with_sources_options_version_and_models() {
     let changed = print(folder.options(), none());
     let all = [first, with_option, with_model, other_model, changed];
     assert!((0..5).all(|a| (0..a).all(|b| all[a] != all[b])), "{all:?}");
+}
+
+#[test]
+fn a_changed_model_is_loaded_again_and_a_broken_one_is_not() {
+    let folder = Folder::with("def handle(input): return 'first'");
+    let mut options = folder.options();
+    options.reload = true;
+    let python = load(options);
+    let says = |text: &str| {
+        let started = Instant::now();
+        while answer(&python, &json!(0)).unwrap() != [json!(text)] {
+            assert!(started.elapsed() < Duration::from_secs(20), "never {text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    says("first");
+    folder.write("model.py", "def handle(input:");
+    std::thread::sleep(Duration::from_millis(1500));
+    says("first");
+    folder.write("model.py", "def handle(input): return 'second'");
+    says("second");
 }

@@ -199,7 +199,8 @@ fn a_call_that_is_dropped_gives_its_slot_back() {
 #[test]
 fn a_stop_that_comes_early_or_late_leaves_the_slot_in_order() {
     for handle in ["def", "async def"] {
-        let folder = Folder::with(&format!("{handle} handle(input, job):\n    yield input\n    yield 1"));
+        let folder =
+            Folder::with(&format!("{handle} handle(input, job):\n    yield input\n    yield 1"));
         let python = folder.load();
         runtime().block_on(async {
             for wait in 0..200_u64 {
