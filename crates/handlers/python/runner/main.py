@@ -34,7 +34,9 @@ def _accepts(function, count):
 def _model(config):
     """Imports the model's file and returns its `handle`, its version and a warm-up function."""
     folder, file = os.path.split(config["file"])
-    sys.path[:1] = [folder]
+    if sys.path[:1] == [""]:
+        del sys.path[0]
+    sys.path.insert(0, folder)
     name = os.path.splitext(file)[0]
     spec = importlib.util.spec_from_file_location(name, config["file"])
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
