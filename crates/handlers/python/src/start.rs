@@ -38,7 +38,7 @@ pub(crate) async fn start(plan: &Plan) -> Result<(Arc<Process>, Vec<Slot>, Ready
     let token = random()?;
     let work = async {
         begin(plan, &mut control, &address, &token).await.map_err(|_| Error::Protocol)?;
-        let slots = accept(&listener, &process, plan.options.slots, &token).await;
+        let slots = accept(&listener, &process, plan.options.slots(), &token).await;
         let slots = slots.map_err(system("accept a connection from Python"))?;
         Ok((slots, control.next().await))
     };
@@ -112,7 +112,8 @@ async fn begin(plan: &Plan, control: &mut Wire, address: &str, token: &str) -> i
     let start = Start {
         address,
         token,
-        slots: plan.options.slots,
+        slots: plan.options.slots(),
+        batch: plan.options.batch(),
         file: &plan.file,
         class: plan.class.as_deref(),
         models: &plan.models,

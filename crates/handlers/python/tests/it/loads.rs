@@ -46,7 +46,7 @@ fn what_cannot_be_loaded_is_told_with_its_place() {
     };
     check("import nothing_of_this_name", &["ModuleNotFoundError", "(model.py:1)"]);
     check("def f(:\n    pass", &["SyntaxError"]);
-    check("x = 1", &["0 classes have a method `handle`"]);
+    check("x = 1", &["0 classes have a method `handle` or `run`"]);
     let two = "class A:\n    def handle(self): pass\nclass B(A): pass";
     check(two, &["2 classes", "model.py:Class"]);
     check(
