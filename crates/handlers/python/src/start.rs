@@ -37,7 +37,8 @@ pub(crate) async fn start(plan: &Plan) -> Result<(Arc<Process>, Vec<Slot>, Ready
     let process = Arc::new(process);
     let token = random()?;
     let work = async {
-        begin(plan, &mut control, &address, &token).await.map_err(|_| Error::Protocol)?;
+        // As above.
+        let _ = begin(plan, &mut control, &address, &token).await;
         let slots = accept(&listener, &process, plan.options.slots(), &token).await;
         let slots = slots.map_err(system("accept a connection from Python"))?;
         Ok((slots, control.next().await))

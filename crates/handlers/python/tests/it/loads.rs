@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nsbridge_handler::{AsyncHandler as _, Fingerprint, Model, Models, testing};
+use nsbridge_handler::{AsyncHandler, Fingerprint, Model, Models, testing};
 use nsbridge_python::{Options, Python};
 use serde_json::json;
 
@@ -96,7 +96,7 @@ fn the_fingerprint_changes_with_sources_options_version_and_models() {
     folder.write("other.py", "");
     let print = |options: Options, models: Models| -> Fingerprint {
         let python: Arc<Python> = testing::load(options, models).unwrap();
-        python.fingerprint().unwrap()
+        AsyncHandler::fingerprint(&*python).unwrap()
     };
     let none = Models::default;
     let first = print(folder.options(), none());

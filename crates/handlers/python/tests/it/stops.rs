@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::erased::AnyHandler;
-use nsbridge_handler::{AsyncHandler as _, Error, Finish, Stop, testing};
+use nsbridge_handler::{AsyncHandler, Error, Finish, Health, Stop, testing};
 use nsbridge_python::Python;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
@@ -80,7 +80,11 @@ fn pid(python: &Arc<Python>) -> Value {
 }
 
 fn kills(python: &Arc<Python>) -> f64 {
-    python.measures().iter().find(|measure| measure.name == "python_kills").unwrap().value
+    AsyncHandler::measures(&**python)
+        .iter()
+        .find(|measure| measure.name == "python_kills")
+        .unwrap()
+        .value
 }
 
 #[test]
@@ -122,7 +126,7 @@ fn what_does_not_end_is_killed_within_two_seconds_and_another_process_is_started
         assert_ne!(pid(&python), before, "{input}");
         assert_eq!(kills(&python), times as f64 + 1.0);
     }
-    assert_eq!(python.health(), nsbridge_handler::Health::Ok);
+    assert_eq!(AsyncHandler::health(&*python), Health::Ok);
 }
 
 #[test]
