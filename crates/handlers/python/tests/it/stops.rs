@@ -100,6 +100,30 @@ fn a_generator_is_closed_between_its_pieces() {
 }
 
 #[test]
+fn a_generator_that_the_model_keeps_is_closed_as_well() {
+    let folder = Folder::with(
+        "
+        kept = []
+
+        def pieces():
+            try:
+                while True:
+                    open('notes', 'a').write('begun ')
+                    yield 'piece'
+            finally:
+                open('closed', 'w').write('closed')
+
+        def handle(input, job):
+            kept.append(pieces())
+            return kept[-1]
+        ",
+    );
+    let python = folder.load();
+    stop(&python, &folder, "between").0.unwrap_err();
+    assert_eq!(folder.read("closed"), "closed");
+}
+
+#[test]
 fn a_loop_in_python_ends_by_an_exception() {
     let folder = Folder::with(MODEL);
     let python = folder.load();
