@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     #[arg(required_unless_present = "input")]
     prompt: Option<String>,
     /// JSON input for a handler that is not a text model. Its pieces are printed as JSON.
-    #[arg(long, value_name = "JSON", conflicts_with_all = OF_TEXT, value_parser = read_json)]
+    #[arg(long, value_name = "JSON", conflicts_with_all = OF_TEXT, value_parser = place::json)]
     input: Option<serde_json::Value>,
     /// Model that answers the request.
     #[arg(long, short)]
@@ -69,11 +69,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Parses JSON. Clap's default parser would accept any text as a JSON string.
-fn read_json(text: &str) -> Result<serde_json::Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))
-}
-
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     place::block_on(ask(arguments))
 }
@@ -103,7 +98,7 @@ async fn ask(arguments: Arguments) -> Result<ExitCode> {
 mod tests {
     use serde_json::json;
 
-    use super::read_json;
+    use crate::place::json as read_json;
 
     #[test]
     fn an_input_is_json_and_nothing_else() {

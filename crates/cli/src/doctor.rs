@@ -1,6 +1,6 @@
 //! `nsbridge doctor`: checks everything that a worker needs and suggests remedies.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use nsbridge_protocol::topology::{
     LARGEST_BODY, bulk_queue, dead_queue, model_queue, reply_queue, run_record,
 };
 use nsbridge_protocol::{ModelName, Uuid};
+use nsbridge_python::Python;
 use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -22,7 +23,7 @@ use tokio::time::timeout;
 
 use crate::place;
 use crate::terminal::print_line;
-use crate::worker::Kind;
+use crate::worker::{Kind, within};
 
 /// Time limit for loading a model, after which the load is taken to hang.
 const LONGEST_LOAD: Duration = Duration::from_secs(600);
@@ -53,7 +54,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         anyhow::Ok(finding.is_ok())
     };
     let config = match Config::read(&arguments.config, std::env::vars()) {
-        Ok(config) => config,
+        Ok(mut config) => {
+            within(&mut config, arguments.config.parent().unwrap_or(Path::new("")));
+            config
+        }
         Err(error) => {
             tell("configuration", Err(error.into()))?;
             return Ok(ExitCode::FAILURE);
@@ -156,17 +160,20 @@ async fn model(config: &Config) -> Finding {
         Rules::load(rules, &Models::default()).map_err(|error| anyhow!("{error}"))?;
         return Ok("none; the rules of [judge] can be used".to_owned());
     }
-    let options = toml_to(config.handler.clone(), "handler")?;
-    let judge: Option<JudgeOptions<RulesOptions>> = match (kind, &config.judge) {
-        (Kind::JudgedText, Some(table)) => Some(toml_to(table.clone(), "judge")?),
-        _ => None,
-    };
     let store = Store::open(&config.store)?;
     let mut models = Vec::new();
     for (name, model) in &config.models {
         models.push((name.clone(), store.model(model.wanted()).await?.model));
     }
     let models: Models = models.into_iter().collect();
+    if kind == Kind::Python {
+        return python(config, models).await;
+    }
+    let options = toml_to(config.handler.clone(), "handler")?;
+    let judge: Option<JudgeOptions<RulesOptions>> = match (kind, &config.judge) {
+        (Kind::JudgedText, Some(table)) => Some(toml_to(table.clone(), "judge")?),
+        _ => None,
+    };
     let place = models.require("target").map_err(|error| anyhow!("{error}"))?.place();
     let load = move || {
         tokio::runtime::Handle::current().block_on(async {
@@ -177,22 +184,31 @@ async fn model(config: &Config) -> Finding {
             Judged::<Llama>::load(options, models).await?.warm_up().await
         })
     };
-    loads(&place, LONGEST_LOAD, load).await
+    let took = loads(&place, LONGEST_LOAD, load).await?;
+    Ok(format!("{place} loads and makes a token in {took:.1} s"))
 }
 
-/// Loads a model on a blocking thread, which is abandoned if the load hangs.
+async fn python(config: &Config, models: Models) -> Finding {
+    let options: nsbridge_python::Options = toml_to(config.handler.clone(), "handler")?;
+    let place = options.entry_point.display().to_string();
+    let load = move || tokio::runtime::Handle::current().block_on(Python::load(options, models));
+    let took = loads(&place, LONGEST_LOAD, move || load().map(drop)).await?;
+    Ok(format!("{place} loads in {took:.1} s"))
+}
+
+/// Loads a model on a blocking thread, which is abandoned if the load hangs. Returns the seconds that
+/// it took.
 async fn loads(
     place: &str,
     longest: Duration,
     load: impl FnOnce() -> nsbridge_handler::Result<()> + Send + 'static,
-) -> Finding {
+) -> Result<f64> {
     let started = Instant::now();
     match timeout(longest, tokio::task::spawn_blocking(load)).await {
         Ok(loaded) => loaded?.map_err(|error| anyhow!("{error}"))?,
         Err(_) => bail!("{place} did not load within {} s", longest.as_secs()),
     }
-    let took = started.elapsed().as_secs_f64();
-    Ok(format!("{place} loads and makes a token in {took:.1} s"))
+    Ok(started.elapsed().as_secs_f64())
 }
 
 fn toml_to<T: DeserializeOwned>(table: toml::Table, section: &str) -> Result<T> {

@@ -7,6 +7,7 @@ mod dev;
 mod doctor;
 mod failure;
 mod gateway;
+mod handler;
 mod keys;
 mod local;
 mod model;
@@ -37,6 +38,7 @@ enum Command {
     Demo(demo::Arguments),
     Dev(dev::Arguments),
     Worker(worker::Arguments),
+    Handler(handler::Arguments),
     Ask(ask::Arguments),
     Batch(batch::Arguments),
     Gateway(gateway::Arguments),
@@ -60,7 +62,8 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Dev(arguments) => dev::run(arguments),
-        Command::Worker(arguments) => return worker::run(&arguments),
+        Command::Worker(arguments) => return worker::run(arguments),
+        Command::Handler(arguments) => handler::run(arguments),
         Command::Ask(arguments) => ask::run(arguments),
         Command::Batch(arguments) => batch::run(arguments),
         Command::Gateway(arguments) => gateway::run(arguments),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use nsbridge::store::Location;
 use nsbridge::worker::{LogConfig, LogFormat};
 use nsbridge_protocol::ModelName;
 
@@ -38,6 +39,18 @@ pub(crate) fn model(text: &str) -> Result<(String, ModelName), String> {
     }
     let queue = queue.parse().map_err(|error| format!("{error}"))?;
     Ok((name.to_owned(), queue))
+}
+
+/// Parses the name and the place of a model's files.
+pub(crate) fn weights(text: &str) -> Result<(String, Location), String> {
+    let (name, place) = text.split_once('=').ok_or("write NAME=PLACE")?;
+    let place = place.parse()?;
+    Ok((name.to_owned(), place))
+}
+
+/// Parses JSON. Clap's default parser would accept any text as a JSON string.
+pub(crate) fn json(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))
 }
 
 /// Parses an address and port of this machine.

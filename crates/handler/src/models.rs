@@ -45,6 +45,11 @@ impl Models {
     pub fn get(&self, name: &str) -> Option<&Model> {
         self.0.get(name)
     }
+
+    /// Iterates over all models with their names, in ascending order of name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Model)> {
+        self.0.iter().map(|(name, model)| (name.as_str(), model))
+    }
 }
 
 impl FromIterator<(String, Model)> for Models {

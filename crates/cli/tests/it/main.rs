@@ -17,6 +17,7 @@ mod outside;
 mod parity;
 mod place;
 mod python;
+mod python_model;
 mod quantize;
 mod queue;
 mod scoring;

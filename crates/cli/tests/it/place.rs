@@ -78,6 +78,11 @@ impl Place {
     pub(crate) fn worker_in(&self, environment: &[(&str, String)]) -> Process {
         let mut worker = nsbridge(&["worker", "--config", &self.path("worker.toml")]);
         worker.envs(environment.iter().map(|(name, value)| (name, value)));
+        self.start(worker)
+    }
+
+    /// Starts this worker and waits until it takes requests.
+    pub(crate) fn start(&self, mut worker: Command) -> Process {
         // Stderr goes to a file, because a pipe that is not read would fill up. The file tells when
         // the worker is ready.
         let log = self.path(&format!("worker-{}.log", std::process::id()));

@@ -10,6 +10,7 @@ use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, KeyProvider, Keyring, State};
 use nsbridge_handler::{AsyncHandler, Handler, Models};
 use nsbridge_protocol::{ModelName, Revision, Tenant};
+pub use nsbridge_queue as queue;
 use nsbridge_queue::Broker;
 use tokio::task::JoinHandle;
 

@@ -17,7 +17,13 @@ const NOT_IN_RUST: [([&str; 2], &str); 6] = [
 ];
 
 /// Paths that may read the environment.
-const EDGES: [&str; 3] = ["crates/cli/", "crates/bridge/src/serve.rs", "crates/dev/"];
+const EDGES: [&str; 4] = [
+    "crates/cli/",
+    "crates/bridge/src/serve.rs",
+    "crates/dev/",
+    // It decides which variables a child process must not inherit.
+    "crates/handlers/python/src/process.rs",
+];
 
 /// Paths of a particular machine, and names of package registries, which no file may contain.
 const STRANGE: [[&str; 2]; 10] = [

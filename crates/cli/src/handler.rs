@@ -1,0 +1,96 @@
+//! `nsbridge handler`: checks of a handler in Python.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow};
+use clap::Subcommand;
+use nsbridge::store::{Location, Store, StoreConfig};
+use nsbridge::worker::{LogConfig, LogFormat};
+use nsbridge_handler::{Models, testing};
+use nsbridge_python::{Options, Python};
+use serde_json::Value;
+
+use crate::failure::note;
+use crate::place::{json, wait_for, weights};
+use crate::terminal::print_line;
+
+/// Checks a handler in Python.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Check(Check),
+}
+
+/// Answers one input, and tests the handler against the contract of `docs/handlers.md`.
+///
+/// The handler is called about twenty times: twice with the same input, several times at once, with a
+/// slow client, with a stop, and resumed in the middle. The pieces of the first reply are printed as
+/// JSON. What the model prints, and the tracebacks of its exceptions, go to stderr if the check
+/// fails.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: nsbridge handler check model.py --input '\"good morning\"'")]
+struct Check {
+    /// File of the model, or FILE:CLASS.
+    file: PathBuf,
+    /// Input whose reply has about ten pieces.
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    input: Value,
+    /// Python interpreter.
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    python: PathBuf,
+    /// Number of calls that run at the same time in a process.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    slots: usize,
+    /// Options of the model: the second argument of `load`, a JSON object.
+    #[arg(long, value_name = "JSON", default_value = "{}", value_parser = json)]
+    options: Value,
+    /// Files of a model, by the name under which `load` finds them; repeatable. A folder or
+    /// s3://bucket/prefix.
+    #[arg(long, value_name = "NAME=PLACE", value_parser = weights)]
+    weights: Vec<(String, Location)>,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+    let Command::Check(check) = arguments.command;
+    nsbridge::log_to_stderr(&LogConfig::new("info", LogFormat::Text))?;
+    let output = tempfile::NamedTempFile::new().context("making a file for the model's output")?;
+    let Check { file, input, python, slots, options, weights } = check;
+    let models = wait_for(models(weights))?;
+    let mut settings = Options::new(&file);
+    (settings.python, settings.slots) = (python, slots);
+    settings.options = serde_json::from_value(options).context("--options")?;
+    settings.output = Some(output.path().to_owned());
+    let checked = answer_and_check(settings, models, &input);
+    if checked.is_err() {
+        let printed = fs::read(output.path()).unwrap_or_default();
+        String::from_utf8_lossy(&printed).lines().for_each(note);
+    }
+    checked?;
+    note(&format!("{} keeps its contract", file.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answer_and_check(options: Options, models: Models, input: &Value) -> Result<()> {
+    let plain = |error: nsbridge_handler::Error| anyhow!("{error}");
+    let python: Arc<Python> = testing::load(options, models).map_err(plain)?;
+    let (pieces, _) = testing::answer(&python, input, 7, &[]).map_err(plain)?;
+    pieces.iter().try_for_each(|piece| print_line(piece.get()))?;
+    Ok(testing::check(&python, input)?)
+}
+
+async fn models(weights: Vec<(String, Location)>) -> Result<Models> {
+    let store = Store::open(&StoreConfig::default())?;
+    let mut models = Vec::new();
+    for (name, location) in weights {
+        models.push((name, store.model(&location.into()).await?.model));
+    }
+    Ok(models.into_iter().collect())
+}

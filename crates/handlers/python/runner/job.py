@@ -1,0 +1,168 @@
+"""Runner of a Python model: loads model.py and answers the calls of a worker.
+
+The worker starts this code in a process of its own. Standard input is the control socket; each slot
+connects a socket of its own. A frame is a big-endian u32 length and JSON. A model may import the
+public names: BadInput, Retry, Fatal and Stopped. Only the standard library is used.
+"""
+
+import asyncio
+import ctypes
+import hashlib
+import importlib.util
+import inspect
+import json
+import os
+import pathlib
+import queue
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+
+__all__ = ["BadInput", "Retry", "Fatal", "Stopped"]
+
+# Bytes of pieces that may be on their way to the worker.
+_WINDOW = 4096
+# Maximum size of an encoded piece, in bytes. The worker's limit is smaller.
+_MOST = 8 << 20
+# Seconds between the notice of a stop and an exception in the call's thread, and between two of them.
+_PATIENCE = 0.2
+# Reply that is sent if no better one can be made.
+_FALLBACK = {"error": {"kind": "retry", "type": "MemoryError", "place": ""}}
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class BadInput(Exception):
+    """Input that cannot be answered; the client receives the sentence, and nothing is retried."""
+
+
+class Retry(Exception):
+    """Failure that another worker or a later try may not meet."""
+
+
+class Fatal(Exception):
+    """Failure of the model itself: the request is requeued, and the worker exits."""
+
+
+class Stopped(BaseException):
+    """Stop of a call. Not an Exception, so that `except Exception` does not hold it back."""
+
+
+class _Link:
+    """Frames on a blocking socket."""
+
+    def __init__(self, sock):
+        self.sock = sock
+        self.buffer = bytearray()
+
+    def read(self):
+        """Returns the next frame, or None at the end of the stream."""
+        if not self._fill(4):
+            return None
+        size = int.from_bytes(self.buffer[:4], "big")
+        if not self._fill(4 + size):
+            return None
+        frame = bytes(memoryview(self.buffer)[4 : 4 + size])
+        del self.buffer[: 4 + size]
+        return frame
+
+    def _fill(self, size):
+        while len(self.buffer) < size:
+            part = self.sock.recv(max(65536, size - len(self.buffer)))
+            if not part:
+                return False
+            self.buffer += part
+        return True
+
+    def write(self, data):
+        self.sock.sendall(struct.pack(">I", len(data)) + data)
+
+
+def _piece(value):
+    """Encodes a piece as a frame's content."""
+    data = _encode(value).encode("utf-8")
+    return b'{"piece":%b}' % data if len(data) <= _MOST else b'"oversize"'
+
+
+class Job:
+    """Request in progress."""
+
+    def __init__(self, slot, head):
+        self.id = head["id"]
+        self.seed = head["seed"]
+        self.attempt = head["attempt"]
+        self.tenant = head["tenant"]
+        self.scope = head["scope"]
+        self.submitted_at = head["submitted_at"]
+        self.deadline = head["deadline"]
+        self._slot = slot
+        self._stopped = False
+        self._resumed = None
+        self._emitted = False
+        self._end = {"reason": "stop"}
+
+    def check(self):
+        """Raises Stopped if the call must end."""
+        if self._slot.job is not self:
+            raise RuntimeError("the call has ended")
+        if self._stopped:
+            raise Stopped
+
+    def at_most(self, pieces):
+        """Declares the maximum number of pieces, those of an earlier attempt included."""
+        self._slot.send(_encode({"at_most": int(pieces)}).encode())
+
+    def finish(self, reason="stop", input_tokens=0, output_tokens=0, cached_tokens=0):
+        """Sets the reason of the end ("stop", "length" or "stop_text") and the token counts."""
+        if reason not in ("stop", "length", "stop_text"):
+            raise ValueError("the reason of an end is stop, length or stop_text")
+        counts = (int(input_tokens), int(output_tokens), int(cached_tokens))
+        self._end = {"reason": reason, "usage": dict(zip(_COUNTS, counts))}
+
+    def _may_resume(self):
+        self.check()
+        if self._emitted:
+            raise RuntimeError("job.resumed() must come before the first piece")
+
+
+_COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
+
+
+class _ThreadJob(Job):
+    """Job of a function or a generator."""
+
+    def emit(self, piece):
+        """Sends a piece. Waits while the client is too far behind."""
+        self.check()
+        self._emitted = True
+        self._slot.send_piece(self, _piece(piece))
+
+    def resumed(self):
+        """Returns the pieces that the client has from an earlier attempt; continue after them."""
+        if self._resumed is None:
+            self._may_resume()
+            self._resumed = self._slot.ask_resumed(self)
+        return self._resumed
+
+
+class _TaskJob(Job):
+    """Job of a coroutine or an asynchronous generator."""
+
+    async def emit(self, piece):
+        """Sends a piece. Waits while the client is too far behind."""
+        self.check()
+        self._emitted = True
+        await self._slot.send_piece(_piece(piece))
+
+    async def resumed(self):
+        """Returns the pieces that the client has from an earlier attempt; continue after them."""
+        if self._resumed is None:
+            self._may_resume()
+            self._resumed = await self._slot.ask_resumed()
+        return self._resumed

@@ -1,0 +1,34 @@
+//! Handler for models in Python.
+//!
+//! [`Python`] loads a `model.py` into child processes and passes requests to it. The code that runs
+//! in these processes needs Python 3.9 or later and its standard library alone; it is part of this
+//! crate. A crash of a process costs the requests in it one try, not the worker.
+//!
+//! ```python
+//! class Model:
+//!     def load(self, models):
+//!         self.words = (models["target"] / "words.txt").read_text().split()
+//!
+//!     def handle(self, input, job):
+//!         yield from self.words
+//! ```
+//!
+//! `docs/handlers.md` describes what a model may do.
+
+mod call;
+mod crashes;
+mod error;
+mod handler;
+mod host;
+mod messages;
+mod options;
+mod plan;
+mod pool;
+mod prints;
+mod process;
+mod sources;
+mod start;
+mod wire;
+
+pub use handler::Python;
+pub use options::Options;

@@ -1,0 +1,143 @@
+//! Messages between the worker and the Python process, as JSON in frames.
+
+use nsbridge_handler::{Finish, FinishReason, Usage};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// Message of the Python process.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FromPython {
+    /// First message of a slot's connection.
+    Hello(Hello),
+    /// The model is loaded.
+    Ready(Ready),
+    /// The model cannot be loaded, for this reason.
+    Failed(String),
+    /// The call has arrived, and `handle` is about to be called.
+    Begun,
+    /// The model asks for the pieces of an earlier attempt.
+    Resumed,
+    /// Maximum number of pieces.
+    AtMost(usize),
+    /// Piece of the reply.
+    Piece(Box<RawValue>),
+    /// Piece that is larger than any reply may be.
+    Oversize,
+    /// `handle` has returned.
+    End(End),
+    /// `handle` has raised an exception.
+    Error(Raised),
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) token: String,
+    pub(crate) slot: usize,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Ready {
+    /// Version that the model declares, version of Python, digest of the installed packages.
+    pub(crate) made_by: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct End {
+    reason: FinishReason,
+    #[serde(default)]
+    usage: Usage,
+}
+
+impl From<End> for Finish {
+    fn from(end: End) -> Self {
+        Self::because(end.reason).with_usage(end.usage)
+    }
+}
+
+/// Exception of a call. Its message is not part of it, because it may quote the input.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Raised {
+    pub(crate) kind: Kind,
+    /// Sentence for the client.
+    #[serde(default)]
+    pub(crate) why: String,
+    /// Name of the exception's class.
+    #[serde(default, rename = "type")]
+    pub(crate) class: String,
+    /// File and line within the model's folder.
+    #[serde(default)]
+    pub(crate) place: String,
+}
+
+/// Consequence of an exception.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    BadInput,
+    Failed,
+    Retry,
+    Fatal,
+    Stopped,
+}
+
+/// Configuration of a Python process: the first frame on its control socket.
+#[derive(Debug, Serialize)]
+pub(crate) struct Start<'a> {
+    /// Name of the abstract socket that the slots connect to.
+    pub(crate) address: &'a str,
+    /// Secret that proves that a connection comes from this process.
+    pub(crate) token: &'a str,
+    pub(crate) slots: usize,
+    pub(crate) file: &'a str,
+    pub(crate) class: Option<&'a str>,
+    pub(crate) models: &'a Map<String, Value>,
+    pub(crate) options: &'a Map<String, Value>,
+    pub(crate) batch: Option<Batch>,
+    pub(crate) output: Option<&'a str>,
+    /// True if other processes of this user may read the memory of the worker.
+    pub(crate) dumpable: bool,
+}
+
+/// Limits of a batch.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Batch {
+    pub(crate) size: usize,
+    pub(crate) delay_ms: u64,
+}
+
+/// Head of a call. The frame after it is the input.
+#[derive(Debug, Serialize)]
+pub(crate) struct Head<'a> {
+    /// Number of the call, counted from 1 in each slot.
+    pub(crate) call: u64,
+    pub(crate) id: String,
+    pub(crate) seed: u64,
+    pub(crate) attempt: u32,
+    pub(crate) tenant: &'a str,
+    pub(crate) scope: &'a str,
+    /// Seconds since 1970.
+    pub(crate) submitted_at: f64,
+    /// Seconds since 1970.
+    pub(crate) deadline: f64,
+}
+
+/// Message to a slot during a call.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToSlot<'a> {
+    /// This many more bytes of pieces may be sent.
+    More(usize),
+    /// Pieces of an earlier attempt.
+    Resumed(&'a [Box<RawValue>]),
+    /// The call with this number must end.
+    Stop(u64),
+}
+
+/// Stop of a call, on the control socket.
+#[derive(Debug, Serialize)]
+pub(crate) struct StopCall {
+    pub(crate) slot: usize,
+    pub(crate) call: u64,
+}
