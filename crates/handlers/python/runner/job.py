@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import pathlib
+import queue
 import select
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""Start of the process, and the control socket. Continues slots.py; the files are one module."""
+"""Start of the process, and the control socket. Continues batch.py; the files are one module."""
 
 
 def _watch(control, slots):
@@ -31,6 +31,10 @@ def _accepts(function, count):
     return True
 
 
+# Names of the function or method that answers requests.
+_ENTRIES = ("handle", "run")
+
+
 def _model(config):
     """Imports the model's file and returns its `handle`, its version and a warm-up function."""
     folder, file = os.path.split(config["file"])
@@ -44,12 +48,14 @@ def _model(config):
     target = module
     if config["class"]:
         target = getattr(module, config["class"])
-    elif not callable(getattr(module, "handle", None)):
+    elif not any(callable(getattr(module, name, None)) for name in _ENTRIES):
         own = [item for item in vars(module).values() if isinstance(item, type)]
-        own = [item for item in own if item.__module__ == name and hasattr(item, "handle")]
+        own = [item for item in own if item.__module__ == name]
+        own = [item for item in own if any(hasattr(item, name) for name in _ENTRIES)]
         if len(own) != 1:
             raise TypeError(
-                "%d classes have a method `handle`, not one: name it as %s:Class" % (len(own), file)
+                "%d classes have a method `handle` or `run`, not one: name it as %s:Class"
+                % (len(own), file)
             )
         target = own[0]
     if isinstance(target, type):
@@ -58,7 +64,15 @@ def _model(config):
     if hasattr(target, "load"):
         arguments = (models, config["options"])
         target.load(*arguments[: 2 if _accepts(target.load, 2) else 1])
-    handle = target.handle
+    batched = config["batch"]
+    if not hasattr(target, "handle") or (batched and hasattr(target, "run")):
+        if not batched:
+            raise ValueError("a model with `run` needs [handler] batch_size")
+        handle = _Batcher(target.run, batched["size"], batched["delay_ms"] / 1000).handle
+    elif batched:
+        raise ValueError("[handler] batch_size is for a model with `run`")
+    else:
+        handle = target.handle
     if not _accepts(handle, 2):
         bare = handle
         if inspect.isasyncgenfunction(bare) or inspect.iscoroutinefunction(bare):

@@ -236,20 +236,17 @@ impl Call {
     /// Returns the error of a call whose process has ended. `None` if the call had not begun.
     async fn lost(&mut self, info: &JobInfo) -> Option<HandlerError> {
         self.wire = None;
-        let exit = match timeout(EXIT_LIMIT, self.process.exit()).await {
-            Ok(exit) => Ok(exit),
-            Err(_) => {
-                self.process.kill();
-                Err(Error::Protocol)
-            }
-        };
+        let exit = timeout(EXIT_LIMIT, self.process.exit()).await;
+        if exit.is_err() {
+            self.process.kill();
+        }
         if !self.begun {
             return None;
         }
         let why = match exit {
             Ok(_) if self.process.ignored_stop() => Error::Neighbor,
             Ok(exit) => Error::Ended(exit),
-            Err(error) => error,
+            Err(_) => Error::Protocol,
         };
         tracing::warn!(request = %info.id, %why, "a call was lost with its Python process");
         match self.host.broken() {

@@ -61,8 +61,7 @@ impl AsyncHandler for Python {
     }
 
     fn tasks(&self) -> usize {
-        let options = &self.host.plan().options;
-        options.processes * options.slots
+        self.host.plan().options.tasks()
     }
 
     fn health(&self) -> Health {

@@ -94,9 +94,17 @@ pub(crate) struct Start<'a> {
     pub(crate) class: Option<&'a str>,
     pub(crate) models: &'a Map<String, Value>,
     pub(crate) options: &'a Map<String, Value>,
+    pub(crate) batch: Option<Batch>,
     pub(crate) output: Option<&'a str>,
     /// True if other processes of this user may read the memory of the worker.
     pub(crate) dumpable: bool,
+}
+
+/// Limits of a batch.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Batch {
+    pub(crate) size: usize,
+    pub(crate) delay_ms: u64,
 }
 
 /// Head of a call. The frame after it is the input.

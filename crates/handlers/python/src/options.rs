@@ -7,6 +7,8 @@ use nsbridge_handler::{Error, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::messages::Batch;
+
 /// Maximum number of calls of one worker at a time.
 const MOST_SLOTS: usize = 1024;
 
@@ -28,6 +30,13 @@ pub struct Options {
     /// is asynchronous.
     #[serde(default = "one")]
     pub slots: usize,
+    /// Maximum number of inputs in a batch, for a model with `run`. A process then takes the requests of
+    /// two batches, whatever `slots` says.
+    #[serde(default)]
+    pub batch_size: Option<usize>,
+    /// Maximum time in milliseconds that a request waits for others while the model is idle.
+    #[serde(default)]
+    pub max_batch_delay: u64,
     /// File for everything that the model prints while requests run. It may then hold plaintext of
     /// requests. Without it the output is dropped.
     #[serde(default)]
@@ -83,6 +92,8 @@ impl Options {
             python: python3(),
             processes: one(),
             slots: one(),
+            batch_size: None,
+            max_batch_delay: 0,
             output: None,
             load_timeout_s: half_an_hour(),
             crashes: ten(),
@@ -94,14 +105,18 @@ impl Options {
 
     pub(crate) fn check(&self) -> Result<()> {
         let counts = [("processes", self.processes), ("slots", self.slots)];
-        for (name, count) in counts.into_iter().chain([("crashes", self.crashes)]) {
+        let more = [("crashes", self.crashes), ("batch_size", self.batch_size.unwrap_or(1))];
+        for (name, count) in counts.into_iter().chain(more) {
             if !(1..=MOST_SLOTS).contains(&count) {
                 let what = format!("[handler] {name} must lie between 1 and {MOST_SLOTS}");
                 return Err(Error::fatal(what));
             }
         }
-        if self.processes * self.slots > MOST_SLOTS {
-            let what = format!("[handler] processes times slots must be at most {MOST_SLOTS}");
+        if self.tasks() > MOST_SLOTS {
+            let what = format!(
+                "[handler] processes times slots, or times twice batch_size, must be at most \
+                 {MOST_SLOTS}"
+            );
             return Err(Error::fatal(what));
         }
         Ok(())
@@ -115,6 +130,21 @@ impl Options {
             Some((file, class)) if is_name(class) => (Path::new(file), Some(class)),
             _ => (whole, None),
         }
+    }
+
+    /// Returns the number of calls at a time in each process: those of a batch that runs and of one that
+    /// gathers, or `slots`.
+    pub(crate) fn slots(&self) -> usize {
+        self.batch_size.map_or(self.slots, |size| 2 * size)
+    }
+
+    /// Returns the number of calls at a time in all processes.
+    pub(crate) fn tasks(&self) -> usize {
+        self.processes * self.slots()
+    }
+
+    pub(crate) fn batch(&self) -> Option<Batch> {
+        self.batch_size.map(|size| Batch { size, delay_ms: self.max_batch_delay })
     }
 
     pub(crate) fn load_timeout(&self) -> Duration {

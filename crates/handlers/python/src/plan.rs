@@ -13,10 +13,11 @@ use crate::sources;
 /// Code that reads the runner's code from standard input.
 const BOOT: &str = include_str!("../runner/boot.py");
 
-/// Code of the runner: one module in three files.
+/// Code of the runner: one module in four files.
 const RUNNER: &str = concat!(
     include_str!("../runner/job.py"),
     include_str!("../runner/slots.py"),
+    include_str!("../runner/batch.py"),
     include_str!("../runner/main.py")
 );
 

@@ -37,8 +37,9 @@ pub(crate) async fn start(plan: &Plan) -> Result<(Arc<Process>, Vec<Slot>, Ready
     let process = Arc::new(process);
     let token = random()?;
     let work = async {
-        begin(plan, &mut control, &address, &token).await.map_err(|_| Error::Protocol)?;
-        let slots = accept(&listener, &process, plan.options.slots, &token).await;
+        // As above.
+        let _ = begin(plan, &mut control, &address, &token).await;
+        let slots = accept(&listener, &process, plan.options.slots(), &token).await;
         let slots = slots.map_err(system("accept a connection from Python"))?;
         Ok((slots, control.next().await))
     };
@@ -112,7 +113,8 @@ async fn begin(plan: &Plan, control: &mut Wire, address: &str, token: &str) -> i
     let start = Start {
         address,
         token,
-        slots: plan.options.slots,
+        slots: plan.options.slots(),
+        batch: plan.options.batch(),
         file: &plan.file,
         class: plan.class.as_deref(),
         models: &plan.models,

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nsbridge_handler::{AsyncHandler as _, Fingerprint, Model, Models, testing};
+use nsbridge_handler::{AsyncHandler, Fingerprint, Model, Models, testing};
 use nsbridge_python::{Options, Python};
 use serde_json::json;
 
@@ -46,7 +46,7 @@ fn what_cannot_be_loaded_is_told_with_its_place() {
     };
     check("import nothing_of_this_name", &["ModuleNotFoundError", "(model.py:1)"]);
     check("def f(:\n    pass", &["SyntaxError"]);
-    check("x = 1", &["0 classes have a method `handle`"]);
+    check("x = 1", &["0 classes have a method `handle` or `run`"]);
     let two = "class A:\n    def handle(self): pass\nclass B(A): pass";
     check(two, &["2 classes", "model.py:Class"]);
     check(
@@ -92,11 +92,18 @@ fn a_load_that_hangs_is_ended() {
 
 #[test]
 fn the_fingerprint_changes_with_sources_options_version_and_models() {
-    let folder = Folder::with("import other\nversion = 1\ndef handle(input): return input");
+    let folder = Folder::with(
+        "
+        import other
+        version = open('version').read()
+        def handle(input): return input
+        ",
+    );
+    folder.write("version", "1");
     folder.write("other.py", "");
     let print = |options: Options, models: Models| -> Fingerprint {
         let python: Arc<Python> = testing::load(options, models).unwrap();
-        python.fingerprint().unwrap()
+        AsyncHandler::fingerprint(&*python).unwrap()
     };
     let none = Models::default;
     let first = print(folder.options(), none());
@@ -110,10 +117,14 @@ fn the_fingerprint_changes_with_sources_options_version_and_models() {
     let with_model = print(folder.options(), models());
     fs::write(model.path().join("weights"), "2").unwrap();
     let other_model = print(folder.options(), models());
+    folder.write("version", "2");
+    let other_version = print(folder.options(), none());
+    folder.write("version", "1");
+    assert_eq!(print(folder.options(), none()), first, "data beside the model does not count");
     folder.write("other.py", "# changed");
     let changed = print(folder.options(), none());
-    let all = [first, with_option, with_model, other_model, changed];
-    assert!((0..5).all(|a| (0..a).all(|b| all[a] != all[b])), "{all:?}");
+    let all = [first, with_option, with_model, other_model, other_version, changed];
+    assert!((0..6).all(|a| (0..a).all(|b| all[a] != all[b])), "{all:?}");
 }
 
 #[test]

@@ -120,13 +120,13 @@ fn the_job_tells_of_its_request() {
                 self.greeting = options['greeting']
             def handle(self, input, job):
                 yield [self.greeting, job.seed, job.attempt, job.tenant, len(job.id)]
-                yield job.submitted_at < job.deadline
+                yield [job.submitted_at, job.deadline > 1e9]
         ",
     );
     let mut options = folder.options();
     options.options.insert("greeting".to_owned(), "hello".into());
     let pieces = answer(&load(options), &json!(null)).unwrap();
-    assert_eq!(pieces, [json!(["hello", 7, 1, "check", 36]), json!(true)]);
+    assert_eq!(pieces, [json!(["hello", 7, 1, "check", 36]), json!([1.8e9, true])]);
 }
 
 #[test]

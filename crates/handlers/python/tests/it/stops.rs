@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::erased::AnyHandler;
-use nsbridge_handler::{AsyncHandler as _, Error, Finish, Stop, testing};
+use nsbridge_handler::{AsyncHandler, Error, Finish, Health, Stop, testing};
 use nsbridge_python::Python;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
@@ -80,7 +80,11 @@ fn pid(python: &Arc<Python>) -> Value {
 }
 
 fn kills(python: &Arc<Python>) -> f64 {
-    python.measures().iter().find(|measure| measure.name == "python_kills").unwrap().value
+    AsyncHandler::measures(&**python)
+        .iter()
+        .find(|measure| measure.name == "python_kills")
+        .unwrap()
+        .value
 }
 
 #[test]
@@ -93,6 +97,30 @@ fn a_generator_is_closed_between_its_pieces() {
     assert!(took < Duration::from_secs(1), "{took:?}");
     assert_eq!(folder.read("notes"), "begun closed ");
     assert_eq!(pid(&python), before, "the process goes on");
+}
+
+#[test]
+fn a_generator_that_the_model_keeps_is_closed_as_well() {
+    let folder = Folder::with(
+        "
+        kept = []
+
+        def pieces():
+            try:
+                while True:
+                    open('notes', 'a').write('begun ')
+                    yield 'piece'
+            finally:
+                open('closed', 'w').write('closed')
+
+        def handle(input, job):
+            kept.append(pieces())
+            return kept[-1]
+        ",
+    );
+    let python = folder.load();
+    stop(&python, &folder, "between").0.unwrap_err();
+    assert_eq!(folder.read("closed"), "closed");
 }
 
 #[test]
@@ -122,7 +150,7 @@ fn what_does_not_end_is_killed_within_two_seconds_and_another_process_is_started
         assert_ne!(pid(&python), before, "{input}");
         assert_eq!(kills(&python), times as f64 + 1.0);
     }
-    assert_eq!(python.health(), nsbridge_handler::Health::Ok);
+    assert_eq!(AsyncHandler::health(&*python), Health::Ok);
 }
 
 #[test]
