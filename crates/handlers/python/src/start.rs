@@ -167,3 +167,53 @@ fn random() -> Result<String, Error> {
     bytes.iter().try_for_each(|byte| write!(text, "{byte:02x}")).expect("a string grows");
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixStream as StdStream};
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use super::{accept, listen, random};
+    use crate::process::Process;
+
+    fn hello(address: &str, hello: &str) -> StdStream {
+        let address = SocketAddr::from_abstract_name(address).unwrap();
+        let mut stream = StdStream::connect_addr(&address).unwrap();
+        stream.write_all(&(hello.len() as u32).to_be_bytes()).unwrap();
+        stream.write_all(hello.as_bytes()).unwrap();
+        stream
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_the_token_gets_no_slot() {
+        let address = format!("nsbridge-test-{}", random().unwrap());
+        let listener = listen(&address).unwrap();
+        let (control, _theirs) = StdStream::pair().unwrap();
+        let mut command = Command::new("sleep");
+        command.arg("100");
+        let process = Arc::new(Process::spawn(command, control).await.unwrap());
+        let mut streams = Vec::new();
+        for said in [
+            r#"{"hello":{"token":"wrong","slot":0}}"#,
+            r#"{"hello":{"token":"","slot":0}}"#,
+            r#""begun""#,
+            r#"{"hello":{"token":"right","slot":0}}"#,
+            // A second connection of one slot.
+            r#"{"hello":{"token":"right","slot":0}}"#,
+            r#"{"hello":{"token":"right","slot":1}}"#,
+        ] {
+            streams.push(hello(&address, said));
+        }
+        let slots = accept(&listener, &process, 2, "right").await.unwrap();
+        let indices: Vec<_> = slots.iter().map(|slot| slot.index).collect();
+        assert_eq!(indices, [0, 1]);
+        (&slots[0].stream).write_all(b"x").unwrap();
+        let mut read = |at: usize| streams[at].read(&mut [0; 2]);
+        assert_eq!(read(3).unwrap(), 1, "the slot's own connection");
+        // Closed, with or without a message left unread.
+        assert!(read(0).is_ok_and(|size| size == 0));
+    }
+}

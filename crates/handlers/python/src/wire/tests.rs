@@ -1,3 +1,5 @@
+//! Frames that are cut, wrong or left over.
+
 use std::io::Write as _;
 use std::os::unix::net::UnixStream as StdStream;
 
