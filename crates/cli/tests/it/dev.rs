@@ -12,7 +12,7 @@ fn answer(address: &str, head: &str, body: &str) -> (String, String) {
     let mut gateway = TcpStream::connect(address).unwrap();
     let length = body.len();
     let request = format!(
-        "{head} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        "{head} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
     );
     gateway.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
