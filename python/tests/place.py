@@ -122,6 +122,9 @@ class Place:
 
     def python(self, program: str, *arguments: str) -> subprocess.Popen[str]:
         """Starts a Python program that has the broker's URL, the keyring and the model as arguments."""
+        # A program that a shell runs in the background inherits that SIGINT is ignored.
+        heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        program = f"{heard}\n{program}"
         command = [sys.executable, "-c", program, self.url, str(self.keys), self.model, *arguments]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
