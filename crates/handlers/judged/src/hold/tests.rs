@@ -107,3 +107,27 @@ fn a_refused_reply_among_several_ends_alone() {
         released(&input, made).into_iter().map(|(_, piece)| piece).collect();
     assert!(found == expected, "{:?}", found.iter().map(|it| &it.text).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_refusal_at_the_end_is_told() {
+    let (rules, thresholds) = judge();
+    let mut hold = Hold::new(&rules, &thresholds, &TextInput::default());
+    for piece in pieces(&["the ", "forbidden", " fruit"]) {
+        assert_eq!(hold.push(piece, false), None);
+    }
+    assert_eq!(hold.end(), [0]);
+    assert_eq!(hold.finish_reason(), Some(FinishReason::ContentFilter));
+}
+
+#[test]
+fn the_finish_is_that_of_the_first_reply() {
+    let (rules, thresholds) = judge();
+    let input = TextInput { n: Some(2), ..TextInput::default() };
+    let mut hold = Hold::new(&rules, &thresholds, &input);
+    let finish_reason = Some(FinishReason::Length);
+    hold.push(TextPiece { finish_reason, ..TextPiece::new(0, "a") }, false);
+    let refused = TextPiece { index: 1, ..TextPiece::new(1, "forbidden fruit.") };
+    assert_eq!(hold.push(refused, false), Some(0));
+    assert!(hold.is_over());
+    assert_eq!(hold.finish_reason(), Some(FinishReason::Length));
+}

@@ -208,3 +208,15 @@ fn plain_text_is_held_back_by_its_last_word_alone() {
     }
     assert!(rules.open(&"1 ".repeat(1000), 0) <= rules.window());
 }
+
+#[test]
+fn rules_with_other_names_have_another_fingerprint() {
+    let of = |rule: &str, list: &str| {
+        let selected = Selection::Named(vec![rule.to_owned()]);
+        let words = [(list.to_owned(), vec!["no good".to_owned()])].into();
+        Rules::new(&selected, words).unwrap().fingerprint()
+    };
+    assert_eq!(of("email_address", "one"), of("email_address", "one"));
+    assert_ne!(of("email_address", "one"), of("payment_card", "one"));
+    assert_ne!(of("email_address", "one"), of("email_address", "two"));
+}
