@@ -78,7 +78,7 @@ class Steps(unittest.TestCase):
             self.play(script)
         self.assertEqual((cut.exception.label, cut.exception.text), ("long", "".join(parts)))
         self.assertLessEqual(len("".join(parts)), 400)
-        wait_until("the cancel", lambda: self.writer.ended("cancelled") == before + 1)
+        wait_until("the cancel", lambda: self.writer.ended("cancelled") > before)
 
     def test_a_prompt_that_does_not_pass_is_never_written_about(self):
         before = self.writer.ended("ok") + self.writer.ended("cancelled")
@@ -129,7 +129,7 @@ class Steps(unittest.TestCase):
 
     def test_leaving_a_flow_cancels_its_replies(self):
         before = self.writer.ended("cancelled")
-        cancelled = lambda: self.writer.ended("cancelled") == before + 1
+        cancelled = lambda: self.writer.ended("cancelled") > before
 
         async def run():
             async with AsyncClient(self.place.url, self.place.keys) as client:
@@ -160,7 +160,7 @@ class Steps(unittest.TestCase):
             await flow.map([0.7, "wrong"], item)
 
         self.assertRaises(BadInput, self.play, script)
-        wait_until("the cancel", lambda: self.writer.ended("cancelled") == before + 1)
+        wait_until("the cancel", lambda: self.writer.ended("cancelled") > before)
 
     def test_a_blocking_program_runs_a_flow(self):
         with Client(self.place.url, self.place.keys) as client:

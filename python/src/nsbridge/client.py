@@ -173,14 +173,20 @@ class Reply(Generic[P]):
         return self
 
     def __next__(self) -> P:
-        while True:
-            event = self._next()
-            if event is None:
-                raise StopIteration
-            if isinstance(event, Piece):
-                return event.value
-            if isinstance(event, Restart):
-                raise Restarted(event.kept)
+        try:
+            while True:
+                event = self._next()
+                if event is None:
+                    raise StopIteration
+                if isinstance(event, Piece):
+                    return event.value
+                if isinstance(event, Restart):
+                    raise Restarted(event.kept)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt
+            self.cancel()
+            raise
 
     def _next(self) -> Event[P] | None:
         """Returns the next event. All events that are there come from the other thread at once."""
