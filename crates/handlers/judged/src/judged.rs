@@ -88,16 +88,23 @@ impl<J: Judge> Layer<J> {
         Ok(false)
     }
 
+    /// Returns what passes the pieces on, the writer of the handler inside, and the pieces that this
+    /// handler may resume from.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request asks for tokens that are not in its reply.
     fn pump(
         &self,
         input: &TextInput,
         emitter: Emitter<TextPiece>,
         offered: Option<&Pieces>,
-    ) -> (Pump<'_, J>, Writer, Option<Pieces>) {
+    ) -> Result<(Pump<'_, J>, Writer, Option<Pieces>)> {
+        check_fields(input)?;
         let (writer, reader) = transcript();
         let hold = Hold::new(&self.judge, &self.policy.after, input);
         let pump = Pump { reader, emitter, hold, counts: &self.counts, read: 0 };
-        (pump, writer, offered.filter(|offered| are_whole(offered)).cloned())
+        Ok((pump, writer, offered.filter(|offered| are_whole(offered)).cloned()))
     }
 
     /// Adds everything that decides the pieces besides the handler.
@@ -182,9 +189,8 @@ where
         if !layer.policy.after.is_any() {
             return self.inner.handle(input, job);
         }
-        check_fields(&input)?;
         let info = job.info().clone();
-        let (pump, writer, offered) = layer.pump(&input, job.emitter(), job.offered());
+        let (pump, writer, offered) = layer.pump(&input, job.emitter(), job.offered())?;
         let (done, returned) = oneshot::channel();
         thread::scope(|scope| {
             let pump = thread::Builder::new()
@@ -245,9 +251,8 @@ where
         if !layer.policy.after.is_any() {
             return self.inner.handle(input, job).await;
         }
-        check_fields(&input)?;
         let info = job.info().clone();
-        let (pump, writer, offered) = layer.pump(&input, job.emitter(), job.offered());
+        let (pump, writer, offered) = layer.pump(&input, job.emitter(), job.offered())?;
         let (done, returned) = oneshot::channel();
         let inner = async {
             let mut job = erased::async_job(info, writer, offered);
