@@ -1,13 +1,11 @@
 //! Configuration of a worker: TOML, with each field overridable from the environment.
 
-mod layers;
 mod store;
 mod watch;
 mod worker;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +15,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use zeroize::{Zeroize as _, Zeroizing};
 
+pub use nsbridge_config::{BrokerConfig, ConfigError, password_of};
+use nsbridge_config::{Environment, FileMode};
 pub use nsbridge_store::StoreConfig;
 pub use store::ModelConfig;
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
@@ -68,67 +68,6 @@ pub struct Config {
     /// Warning about that file, which does not keep a worker from starting.
     #[serde(skip)]
     pub(crate) exposed: Option<String>,
-}
-
-/// Address of the broker.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct BrokerConfig {
-    /// Broker URL: `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
-    #[serde(default)]
-    pub url: Option<String>,
-    /// File that holds the URL, for passwords that must not be in the configuration.
-    #[serde(default)]
-    pub url_file: Option<PathBuf>,
-}
-
-impl std::fmt::Debug for BrokerConfig {
-    /// Leaves out the URL, which may hold a password.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BrokerConfig").field("url_file", &self.url_file).finish_non_exhaustive()
-    }
-}
-
-impl BrokerConfig {
-    /// Creates the address of a broker from its URL.
-    pub fn from_url(url: impl Into<String>) -> Self {
-        Self { url: Some(url.into()), url_file: None }
-    }
-
-    /// Creates the address of a broker whose URL is in a file.
-    pub fn from_url_file(path: impl Into<PathBuf>) -> Self {
-        Self { url: None, url_file: Some(path.into()) }
-    }
-
-    /// Returns the broker's URL, from the configuration or from the file it names.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there is no URL, or if the file cannot be read or is open to other
-    /// users. The message is one sentence that names the file.
-    pub fn read_url(&self) -> Result<String, ConfigError> {
-        let Some(path) = &self.url_file else {
-            let missing = || ConfigError("[broker] has neither url nor url_file".into());
-            return self.url.clone().ok_or_else(missing);
-        };
-        let shown = path.display();
-        let failed = |error| ConfigError(format!("[broker] url_file {shown}: {error}"));
-        // The file is opened once, so that the checked file is the one that is read.
-        let mut file = std::fs::File::open(path).map_err(failed)?;
-        let (mode, owner) =
-            (mode_of(&file).map_err(failed)?, file.metadata().map_err(failed)?.uid());
-        // A secret that an orchestrator mounts has another owner, and the orchestrator's mode.
-        if mode & OTHERS != 0 && owner == rustix::process::getuid().as_raw() {
-            let what = "others can read it, and a password may stand in it";
-            return Err(ConfigError(format!(
-                "[broker] url_file {shown}: {what} (mode {mode:o}): chmod 600 it"
-            )));
-        }
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed)?;
-        Ok(text.trim().to_owned())
-    }
 }
 
 /// Sources of a worker's keys.
@@ -285,18 +224,11 @@ impl Default for LogConfig {
     }
 }
 
-/// Mode bits that let users other than the owner access a file.
-const OTHERS: u32 = 0o077;
-
 /// Table of the judge, and its name among the options of a judged handler.
 const JUDGE: &str = "judge";
 
 /// Environment variable of the keyring's text.
 const KEYRING_JSON: &str = "NSBRIDGE_KEYS__KEYRING_JSON";
-
-fn mode_of(file: &std::fs::File) -> std::io::Result<u32> {
-    Ok(file.metadata()?.permissions().mode() & 0o777)
-}
 
 /// Returns true if the text of a configuration holds a secret. RabbitMQ's default password does not
 /// count, because RabbitMQ accepts it from its own machine only.
@@ -311,18 +243,6 @@ fn holds_secret(text: &str) -> bool {
     let password = url.and_then(toml::Value::as_str).and_then(password_of);
     password.is_some_and(|password| password != "guest")
 }
-
-/// Returns the password in a broker's URL, if there is one.
-pub fn password_of(url: &str) -> Option<&str> {
-    let (_, rest) = url.split_once("://")?;
-    let (login, _) = rest.split('/').next()?.rsplit_once('@')?;
-    login.split_once(':').map(|(_, password)| password).filter(|password| !password.is_empty())
-}
-
-/// Reason why a configuration cannot be used: one sentence with the file, the field and advice.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(pub(crate) String);
 
 impl Config {
     /// Creates a configuration whose other sections have their defaults.
@@ -373,23 +293,22 @@ impl Config {
                 std::io::ErrorKind::NotFound => "; name it with --config",
                 _ => "",
             };
-            ConfigError(format!("cannot read the configuration {shown}: {error}{hint}"))
+            ConfigError::new(format!("cannot read the configuration {shown}: {error}{hint}"))
         };
         let mut file = std::fs::File::open(path).map_err(failed)?;
-        let mode = mode_of(&file).map_err(failed)?;
+        let mode = FileMode::of(&file).map_err(failed)?;
         let mut text = Zeroizing::new(String::new());
         file.read_to_string(&mut text).map_err(failed)?;
-        // The keyring is handled apart, because overrides are copied on their way and not wiped.
-        let (keyring, others): (Vec<_>, Vec<_>) =
-            environment.into_iter().partition(|(name, _)| name == KEYRING_JSON);
-        let mut config =
-            layers::parse(&text, others).map_err(|what| ConfigError(format!("{shown}: {what}")))?;
-        if let Some((_, keyring)) = keyring.into_iter().next() {
-            config.keys.keyring_json = Some(Zeroizing::new(keyring));
+        let mut environment = Environment::new(environment);
+        let keyring = environment.take(KEYRING_JSON);
+        let mut config: Self = nsbridge_config::parse(&text, environment)
+            .map_err(|what| ConfigError::new(format!("{shown}: {what}")))?;
+        if keyring.is_some() {
+            config.keys.keyring_json = keyring;
         }
-        if mode & OTHERS != 0 && holds_secret(&text) {
+        if mode.is_open() && holds_secret(&text) {
             config.exposed = Some(format!(
-                "{shown} can be read by others (mode {mode:o}) and holds a password or a key: chmod 600 it"
+                "{shown} can be read by others ({mode}) and holds a password or a key: chmod 600 it"
             ));
         }
         config.resolve(path.parent().unwrap_or(Path::new(".")));
@@ -412,18 +331,19 @@ impl Config {
         // Nothing would be judged.
         if ignored && read.is_ok() {
             let what = format!("[{JUDGE}]: this worker has no judge; serve `Judged<YourHandler>`");
-            return Err(ConfigError(self.in_file(&what)));
+            return Err(ConfigError::new(self.in_file(&what)));
         }
         read.or_else(|error| {
             // TOML has no unit type: an empty table stands for it.
             let none = serde_json::from_str("null").ok().filter(|_| empty);
-            let place = layers::place(&error).map_or(String::new(), |place| format!("{place}: "));
+            let place =
+                nsbridge_config::place(&error).map_or(String::new(), |place| format!("{place}: "));
             let message = error.inner().message();
             let what = match message.starts_with(&format!("[{JUDGE}]")) {
                 true => message.to_owned(),
                 false => format!("[handler] {place}{message}"),
             };
-            none.ok_or_else(|| ConfigError(self.in_file(&what)))
+            none.ok_or_else(|| ConfigError::new(self.in_file(&what)))
         })
     }
 
@@ -439,12 +359,13 @@ impl Config {
     ///
     /// Returns an error for the first field that is out of range.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        self.check().map_err(|what| ConfigError(self.in_file(&what)))
+        self.check().map_err(|what| ConfigError::new(self.in_file(&what)))
     }
 
     fn resolve(&mut self, folder: &Path) {
         self.models.values_mut().for_each(|model| model.resolve(folder));
-        let paths = [&mut self.keys.keyring, &mut self.broker.url_file, &mut self.store.cache];
+        self.broker.resolve(folder);
+        let paths = [&mut self.keys.keyring, &mut self.store.cache];
         for path in paths.into_iter().flatten() {
             *path = folder.join(&*path);
         }
@@ -457,9 +378,7 @@ impl Config {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.broker.url.is_some() == self.broker.url_file.is_some() {
-            return Err("[broker] needs exactly one of `url` and `url_file`".into());
-        }
+        self.broker.check().map_err(|error| error.to_string())?;
         self.keys.check()?;
         let most = nsbridge_protocol::MAX_FRAME_BYTES;
         if !(1..=most).contains(&self.reply.coalesce_bytes) {

@@ -68,7 +68,7 @@ async fn kms(config: &KeysConfig) -> Result<Option<Arc<dyn KeyProvider>>, Error>
              they are: set an https:// address (AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_KMS or the \
              profile set this one)"
         );
-        return Err(ConfigError(what).into());
+        return Err(ConfigError::new(what).into());
     }
     Ok(Some(Arc::new(nsbridge_crypto::KmsProvider::new(&aws, kms_keys.clone()))))
 }

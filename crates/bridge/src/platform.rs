@@ -69,7 +69,7 @@ impl Platform {
     /// Returns an error if the configuration requires ECS and this is no ECS task.
     pub fn new(config: &FleetConfig, ecs: EcsAddresses) -> Result<Self, ConfigError> {
         if config.ecs == Some(true) && ecs == EcsAddresses::default() {
-            return Err(ConfigError(
+            return Err(ConfigError::new(
                 "[fleet] ecs is on, but the environment has neither ECS_CONTAINER_METADATA_URI_V4 \
                  nor ECS_AGENT_URI: this is no ECS task"
                     .into(),

@@ -162,7 +162,7 @@ fn observability(config: &Config) -> Result<Observability, ConfigError> {
                 ("nsbridge.model", model.to_string()),
             ];
             Spans::to(collector, named)
-                .map_err(|error| ConfigError(format!("[telemetry] otlp {error}")))?
+                .map_err(|error| ConfigError::new(format!("[telemetry] otlp {error}")))?
         }
         None => Spans::default(),
     };
@@ -231,7 +231,7 @@ fn leave_now() -> ! {
 /// Returns an error if the filter cannot be parsed.
 pub fn log_to_stderr(config: &LogConfig) -> Result<(), ConfigError> {
     let filter = EnvFilter::try_new(&config.filter)
-        .map_err(|error| ConfigError(format!("[log] filter `{}`: {error}", config.filter)))?;
+        .map_err(|error| ConfigError::new(format!("[log] filter `{}`: {error}", config.filter)))?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

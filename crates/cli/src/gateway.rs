@@ -20,7 +20,8 @@ use crate::terminal::print_line;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Example: nsbridge gateway --config gateway.toml\n\n\
-    deploy/gateway.example.toml documents the configuration."
+    deploy/gateway.example.toml documents the configuration. The environment overrides each field:\n\
+    NSBRIDGE_BROKER__URL sets url in [broker]."
 )]
 pub(crate) struct Arguments {
     /// Configuration file of the gateway.
@@ -128,7 +129,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 
 fn serve(config: &Path, log: LogFormat) -> Result<ExitCode> {
     nsbridge::log_to_stderr(&LogConfig::new("info,lapin=off", log))?;
-    let config = Config::read(config)?;
+    let config = Config::read(config, std::env::vars())?;
     wait_for(async {
         let gateway = Gateway::connect(config).await?;
         note(&format!("listening at {}", gateway.address()));

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nsbridge_client::Tenant;
+use nsbridge_config::{BrokerConfig, Environment};
 use serde::Deserialize;
+use zeroize::Zeroizing;
 
 use crate::catalog::Model;
 
-/// Configuration of the gateway, a TOML file.
+/// Configuration of the gateway: a TOML file, with each field overridable from the environment.
 ///
 /// `deploy/gateway.example.toml` documents every field.
 #[derive(Clone, Debug, Deserialize)]
@@ -21,10 +23,13 @@ pub struct Config {
     #[serde(default)]
     pub server: Server,
     /// Message broker.
-    pub broker: Broker,
+    #[serde(default)]
+    pub broker: BrokerConfig,
     /// Keys under which requests are sealed.
+    #[serde(default)]
     pub keys: Keys,
     /// Callers of the gateway.
+    #[serde(default)]
     pub access: AccessConfig,
     /// Storage of replies; without it, replies are lost with the process.
     pub store: Option<StoreConfig>,
@@ -95,37 +100,39 @@ impl Default for Server {
     }
 }
 
-/// Message broker.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct Broker {
-    /// URL of RabbitMQ.
-    pub url: String,
-}
-
-/// Keys under which requests are sealed.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Keys under which requests are sealed: exactly one of the fields.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Keys {
-    /// Keyring file.
-    pub keyring: PathBuf,
+    /// Keyring file, which is reloaded when it changes.
+    pub keyring: Option<PathBuf>,
+    /// Text of the keyring, as an ECS secret carries it.
+    pub keyring_json: Option<Zeroizing<String>>,
+}
+
+impl std::fmt::Debug for Keys {
+    /// Leaves out the keys.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keys").field("keyring", &self.keyring).finish_non_exhaustive()
+    }
 }
 
 /// Callers of the gateway: exactly one of the fields.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct AccessConfig {
-    /// File of API keys.
+    /// File of API keys, which is reloaded when it changes.
     pub file: Option<PathBuf>,
+    /// Text of a file of API keys, as an ECS secret carries it.
+    pub keys_json: Option<String>,
     /// Tenant of all callers, who need no key. Only for a listener on this machine.
     pub open_to: Option<Tenant>,
 }
 
 /// Storage of replies.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StoreConfig {
@@ -134,7 +141,9 @@ pub struct StoreConfig {
     pub path: Option<PathBuf>,
     /// File with the key that seals the replies: 32 bytes in base64. Without `shared`, it is created
     /// if it does not exist.
-    pub key_file: PathBuf,
+    pub key_file: Option<PathBuf>,
+    /// The key itself in place of its file, as an ECS secret carries it.
+    pub key: Option<Zeroizing<String>>,
     /// Location that all replicas share: `s3://bucket/prefix`, or a folder that all of them mount.
     pub shared: Option<String>,
     /// Region of the bucket; if absent, the one that AWS's own tools would use.
@@ -146,12 +155,23 @@ pub struct StoreConfig {
     pub keep_s: u64,
 }
 
+impl std::fmt::Debug for StoreConfig {
+    /// Leaves out the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreConfig")
+            .field("path", &self.path)
+            .field("shared", &self.shared)
+            .finish_non_exhaustive()
+    }
+}
+
 impl StoreConfig {
     /// Creates the configuration of an embedded database and its key in a folder.
     pub fn local(folder: &Path) -> Self {
         Self {
             path: Some(folder.join("replies.redb")),
-            key_file: folder.join("key"),
+            key_file: Some(folder.join("key")),
+            key: None,
             shared: None,
             region: None,
             endpoint_url: None,
@@ -210,9 +230,9 @@ impl Config {
     pub fn local(listen: SocketAddr, tenant: Tenant, models: BTreeMap<String, Model>) -> Self {
         Self {
             server: Server { listen, ..Server::default() },
-            broker: Broker { url: String::new() },
-            keys: Keys { keyring: PathBuf::new() },
-            access: AccessConfig { file: None, open_to: Some(tenant) },
+            broker: BrokerConfig::default(),
+            keys: Keys::default(),
+            access: AccessConfig { open_to: Some(tenant), ..AccessConfig::default() },
             store: None,
             batches: BatchConfig::default(),
             telemetry: Telemetry::default(),
@@ -220,53 +240,88 @@ impl Config {
         }
     }
 
-    /// Reads a configuration file. Paths are relative to its folder.
+    /// Reads a configuration file and overrides its fields with the environment's
+    /// `NSBRIDGE_<SECTION>__<FIELD>`. Relative paths are relative to the folder of the file.
     ///
     /// # Errors
     ///
     /// Returns an error that names the file and the field.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+    pub fn read(
+        path: &Path,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
-        let mut config: Self = toml::from_str(&text).map_err(|cause| ConfigError::Parse {
-            path: path.to_owned(),
-            cause: Box::new(cause),
-        })?;
-        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut environment = Environment::new(environment);
+        // Secrets are set apart, because overrides are copied on their way and not wiped.
+        let keyring = environment.take("NSBRIDGE_KEYS__KEYRING_JSON");
+        let key = environment.take("NSBRIDGE_STORE__KEY");
+        let mut config: Self = nsbridge_config::parse(&text, environment)
+            .map_err(|cause| ConfigError::Parse { path: path.to_owned(), cause })?;
+        if keyring.is_some() {
+            config.keys.keyring_json = keyring;
+        }
+        if key.is_some() {
+            let why = "the environment has NSBRIDGE_STORE__KEY, and there is no [store]";
+            let store = config.store.as_mut();
+            store.ok_or_else(|| ConfigError::Invalid(why.to_owned()))?.key = key;
+        }
+        config.resolve(path.parent().unwrap_or(Path::new("")));
+        Ok(config)
+    }
+
+    fn resolve(&mut self, folder: &Path) {
         let within = |path: &mut PathBuf| *path = folder.join(&*path);
-        within(&mut config.keys.keyring);
-        let server = &mut config.server;
-        let access = &mut config.access.file;
-        [&mut server.certificate, &mut server.key, access].into_iter().flatten().for_each(within);
-        if let Some(store) = &mut config.store {
-            store.path.iter_mut().for_each(within);
-            within(&mut store.key_file);
+        self.broker.resolve(folder);
+        let server = &mut self.server;
+        let (keyring, access) = (&mut self.keys.keyring, &mut self.access.file);
+        let paths = [&mut server.certificate, &mut server.key, keyring, access];
+        paths.into_iter().flatten().for_each(within);
+        if let Some(store) = &mut self.store {
+            [&mut store.path, &mut store.key_file].into_iter().flatten().for_each(within);
             if let Some(shared) = store.shared.as_mut().filter(|shared| !shared.contains("://")) {
                 *shared = folder.join(&*shared).display().to_string();
             }
         }
-        Ok(config)
+    }
+
+    /// Checks that broker and keys are configured, for a gateway that connects by itself.
+    pub(crate) fn check_connection(&self) -> Result<(), ConfigError> {
+        self.broker.check().map_err(|error| ConfigError::Invalid(error.to_string()))?;
+        if self.keys.keyring.is_some() == self.keys.keyring_json.is_some() {
+            let why = "[keys] needs exactly one of `keyring` and `keyring_json`";
+            return Err(ConfigError::Invalid(why.to_owned()));
+        }
+        Ok(())
     }
 
     /// Checks that the fields fit together.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let invalid = |why: &str| Err(ConfigError::Invalid(why.to_owned()));
-        match (&self.access.file, &self.access.open_to) {
-            (Some(_), None) => {}
-            (None, Some(_)) if self.server.listen.ip().is_loopback() => {}
-            (None, Some(_)) => {
+        let access = &self.access;
+        match (access.file.is_some() || access.keys_json.is_some(), &access.open_to) {
+            (true, None) if access.file.is_none() || access.keys_json.is_none() => {}
+            (false, Some(_)) if self.server.listen.ip().is_loopback() => {}
+            (false, Some(_)) => {
                 return invalid(
                     "[access] open_to lets everyone in: [server] listen must be an address of this \
                      machine, such as 127.0.0.1:8080",
                 );
             }
-            _ => return invalid("[access] must have exactly one of `file` and `open_to`"),
+            _ => {
+                return invalid(
+                    "[access] must have exactly one of `file`, `keys_json` and `open_to`",
+                );
+            }
         }
         if self.server.certificate.is_some() != self.server.key.is_some() {
             return invalid("[server] must have both of `certificate` and `key`, or none");
         }
         if self.store.as_ref().is_some_and(|it| it.path.is_none() && it.shared.is_none()) {
             return invalid("[store] must have `path`, `shared` or both");
+        }
+        if self.store.as_ref().is_some_and(|it| it.key_file.is_some() == it.key.is_some()) {
+            return invalid("[store] must have exactly one of `key_file` and `key`");
         }
         if let Some(Err(error)) = self.telemetry.otlp.as_deref().map(nsbridge_telemetry::check) {
             return Err(ConfigError::Invalid(format!("[telemetry] otlp {error}")));
@@ -316,7 +371,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// Cause, with the line and the field.
         #[source]
-        cause: Box<toml::de::Error>,
+        cause: nsbridge_config::ConfigError,
     },
     /// Fields that do not fit together.
     #[error("{0}")]
@@ -324,55 +379,4 @@ pub enum ConfigError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Config, Server};
-
-    const EXAMPLE: &str = include_str!("../../../deploy/gateway.example.toml");
-
-    fn read(text: &str) -> Result<Config, String> {
-        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
-        config.check().map_err(|error| error.to_string())?;
-        Ok(config)
-    }
-
-    #[test]
-    fn the_example_has_the_defaults_and_every_field_in_it_is_one() {
-        let config = read(EXAMPLE).unwrap();
-        let defaults = Server::default();
-        let shown = |server: &Server| format!("{server:?}");
-        assert_eq!(shown(&config.server), shown(&defaults));
-        let batches = format!("{:?}", config.batches);
-        assert_eq!(batches, format!("{:?}", super::BatchConfig::default()));
-        // With the fields that are commented out; the two kinds of access exclude each other.
-        let is_field = |line: &str| {
-            let name = line.strip_prefix("# ").and_then(|line| line.split_once(" = "));
-            name.is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
-        };
-        let all: Vec<&str> = EXAMPLE
-            .lines()
-            .filter(|line| !line.starts_with("# open_to"))
-            .map(|line| if is_field(line) { &line[2..] } else { line })
-            .collect();
-        let config = read(&all.join("\n")).unwrap();
-        assert!(config.server.certificate.is_some() && config.server.default_model.is_some());
-        let model = &config.models["tale-7m"];
-        assert!(model.tools.is_some() && model.reasoning.is_some());
-    }
-
-    #[test]
-    fn what_does_not_fit_together_is_refused() {
-        let refused = |from: &str, to: &str| read(&EXAMPLE.replace(from, to)).unwrap_err();
-        let open = "open_to = \"t\"";
-        assert!(refused("file = \"api-keys.json\"", "").contains("exactly one of"));
-        let public = EXAMPLE.replace("127.0.0.1:8080", "0.0.0.0:8080");
-        let error = read(&public.replace("file = \"api-keys.json\"", open)).unwrap_err();
-        assert!(error.contains("lets everyone in"), "{error}");
-        assert!(refused("# certificate", "certificate").contains("both of"));
-        assert!(refused("path = \"gateway.redb\"", "").contains("`path`, `shared` or both"));
-        assert!(refused("timeout_s = 600", "timeout_s = 1501").contains("from 1 to 1500"));
-        assert!(refused("lines = 16", "lines = 0").contains("from 1 to 4096"));
-        let secure = refused("# otlp = \"http://", "otlp = \"https://");
-        assert!(secure.contains("[telemetry] otlp must be an address like http://"), "{secure}");
-        assert!(refused("max_body", "max_bodies").contains("max_bodies"));
-    }
-}
+mod tests;

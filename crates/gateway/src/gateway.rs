@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nsbridge_client::{AmqpBroker, Client, KeyProvider};
-use nsbridge_crypto::{Key, Reread, WatchedKeyring};
+use nsbridge_crypto::{Key, Keyring, Reread, WatchedKeyring};
 use nsbridge_handler::chain;
 use nsbridge_queue::Broker;
 use nsbridge_telemetry::{Spans, host_name};
@@ -20,7 +20,7 @@ use crate::access::{Access, AccessError};
 use crate::archive::Archive;
 use crate::batches;
 use crate::catalog::Models;
-use crate::config::{Config, ConfigError, Server, StoreConfig};
+use crate::config::{AccessConfig, Config, ConfigError, Keys, Server, StoreConfig};
 use crate::memory::Bodies;
 use crate::metrics::Metrics;
 use crate::private_file::{PrivateFile, PrivateFileError, Reload};
@@ -96,18 +96,11 @@ impl Gateway {
     ///
     /// Returns an error if a file, the broker or the address cannot be used.
     pub async fn connect(config: Config) -> Result<Self, Error> {
-        let broker = Arc::new(AmqpBroker::new(&config.broker.url)?);
-        let shown = config.keys.keyring.display().to_string();
-        let keys = WatchedKeyring::open(&config.keys.keyring, UPKEEP, move |reread| match reread {
-            Reread::Taken(_) | Reread::Removed(_) => {
-                tracing::info!(keyring = shown, "the keyring was reloaded");
-            }
-            Reread::Refused(error) => {
-                let error = chain(error);
-                tracing::error!(keyring = shown, error, "the keyring cannot be reloaded");
-            }
-        });
-        let keys = Arc::new(keys?);
+        config.check_connection()?;
+        let url = config.broker.read_url();
+        let url = url.map_err(|error| ConfigError::Invalid(error.to_string()))?;
+        let broker = Arc::new(AmqpBroker::new(&url)?);
+        let keys = open_keys(&config.keys)?;
         Self::on(config, broker, keys).await
     }
 
@@ -211,20 +204,14 @@ pub(crate) async fn assemble(
     raise_open_files();
     let models = Models::new(config.models.clone(), config.server.default_model.clone())
         .map_err(ConfigError::Invalid)?;
-    let access = match (&config.access.file, &config.access.open_to) {
-        (Some(file), _) => Access::of_file(file)?,
-        (None, Some(tenant)) => Access::open_to_all(tenant.clone()),
-        (None, None) => {
-            return Err(ConfigError::Invalid("[access] is empty".to_owned()).into());
-        }
-    };
+    let access = open_access(&config.access)?;
     let (mut stores, mut archive, mut hash_key) = (Stores::default(), None, [0; 32]);
     let mut keep = Duration::from_secs(600);
     getrandom::fill(&mut hash_key).map_err(|_| no_randomness())?;
     if let Some(kept) = &config.store {
         // A new key would not open what is there.
         let is_new = kept.path.as_ref().is_none_or(|path| !path.exists());
-        let key = store_key(&kept.key_file, is_new && kept.shared.is_none())?;
+        let key = store_key(kept, is_new && kept.shared.is_none())?;
         hash_key = blake3::derive_key("nsbridge/1 gateway retries", &key);
         stores = open_stores(kept, key).await?;
         if let Some(own) = &stores.own {
@@ -340,19 +327,57 @@ async fn open_stores(config: &StoreConfig, key: [u8; 32]) -> Result<Stores, Erro
     Ok(Stores { own, shared })
 }
 
-/// Reads the key of the store. With `create`, it is created if it does not exist: a replica must not
-/// make a key of its own.
-fn store_key(path: &Path, create: bool) -> Result<[u8; 32], Error> {
+/// Opens the keyring. A file is followed from here on.
+fn open_keys(config: &Keys) -> Result<Arc<dyn KeyProvider>, Error> {
+    let Some(path) = &config.keyring else {
+        let text = config.keyring_json.as_deref().map_or("", String::as_str);
+        return Ok(Arc::new(Keyring::from_json(text)?));
+    };
+    let shown = path.display().to_string();
+    let keys = WatchedKeyring::open(path, UPKEEP, move |reread| match reread {
+        Reread::Taken(_) | Reread::Removed(_) => {
+            tracing::info!(keyring = shown, "the keyring was reloaded");
+        }
+        Reread::Refused(error) => {
+            let error = chain(error);
+            tracing::error!(keyring = shown, error, "the keyring cannot be reloaded");
+        }
+    });
+    Ok(Arc::new(keys?))
+}
+
+fn open_access(config: &AccessConfig) -> Result<Access, Error> {
+    match config {
+        AccessConfig { file: Some(file), .. } => Ok(Access::of_file(file)?),
+        AccessConfig { keys_json: Some(text), .. } => {
+            let invalid = |what| ConfigError::Invalid(format!("[access] keys_json: {what}"));
+            Ok(Access::of_json(text).map_err(invalid)?)
+        }
+        AccessConfig { open_to: Some(tenant), .. } => Ok(Access::open_to_all(tenant.clone())),
+        _ => Err(ConfigError::Invalid("[access] is empty".to_owned()).into()),
+    }
+}
+
+/// Returns the key of the store. With `create`, its file is created if it does not exist: a replica
+/// must not make a key of its own.
+fn store_key(config: &StoreConfig, create: bool) -> Result<[u8; 32], Error> {
+    let invalid = |place: &dyn std::fmt::Display| {
+        Error::from(ConfigError::Invalid(format!("{place} must have 32 bytes in base64")))
+    };
+    let Some(path) = &config.key_file else {
+        let text = config.key.as_deref().map_or("", String::as_str);
+        return key_of(text.as_bytes()).ok_or_else(|| invalid(&"[store] key"));
+    };
     if create && !path.exists() {
-        create_key(path).map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
+        create_key(path).map_err(|cause| ConfigError::Read { path: path.clone(), cause })?;
     }
     let file = PrivateFile { what: "store key", most: 1024, of_root: true };
-    let text = file.read(path)?;
-    let bytes = STANDARD.decode(text.trim_ascii()).ok();
-    let key = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    key.ok_or_else(|| {
-        ConfigError::Invalid(format!("{} must have 32 bytes in base64", path.display())).into()
-    })
+    key_of(&file.read(path)?).ok_or_else(|| invalid(&path.display()))
+}
+
+fn key_of(text: &[u8]) -> Option<[u8; 32]> {
+    let bytes = STANDARD.decode(text.trim_ascii()).ok().map(zeroize::Zeroizing::new)?;
+    bytes.as_slice().try_into().ok()
 }
 
 fn create_key(path: &Path) -> std::io::Result<()> {

@@ -3,7 +3,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use super::layers::parse;
+use nsbridge_config::{Environment, parse};
+
 use super::{BrokerConfig, Config, KeysConfig, LogFormat, WorkerConfig};
 
 const MINIMAL: &str = r#"
@@ -18,7 +19,8 @@ keyring = "keys.json"
 "#;
 
 fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
-    parse(text, environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())))
+    let variables = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+    parse(text, Environment::new(variables)).map_err(|error| error.to_string())
 }
 
 #[track_caller]
@@ -161,7 +163,7 @@ fn l7_a_file_with_a_password_is_its_owners_alone() {
     let home = tempfile::tempdir().unwrap();
     let url_file = home.path().join("url");
     std::fs::write(&url_file, "amqps://me:secret@mq/%2f\n").unwrap();
-    let broker = BrokerConfig { url: None, url_file: Some(url_file.clone()) };
+    let broker = BrokerConfig::from_url_file(url_file.clone());
     let mode = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
@@ -234,4 +236,22 @@ fn the_list_of_words_is_relative_to_the_file() {
     std::fs::write(&path, format!("{MINIMAL}[judge]\nwords = \"words.toml\"\n")).unwrap();
     let judge = Config::read(&path, []).unwrap().judge.unwrap();
     assert_eq!(judge["words"].as_str(), folder.path().join("words.toml").to_str());
+}
+
+#[test]
+fn the_image_and_the_task_on_ecs_are_complete() {
+    let image = include_str!("../../../../deploy/container.toml");
+    let task = include_str!("../../../../deploy/ecs/task-definition.json");
+    let task: serde_json::Value = serde_json::from_str(task).unwrap();
+    let container = &task["containerDefinitions"][0];
+    let set = |list: &str, value: &'static str| {
+        let fields = container[list].as_array().unwrap().iter();
+        fields.map(move |field| (field["name"].as_str().unwrap(), field[value].as_str().unwrap()))
+    };
+    let all: Vec<_> = set("environment", "value").chain(set("secrets", "valueFrom")).collect();
+    let config = read(image, &all).unwrap();
+    assert_eq!(config.check(), Ok(()));
+    assert!(config.keys.keyring_json.is_some() && config.fleet.spot);
+    // Work is handed over in up to 10 s after the grace.
+    assert!(config.worker.grace_s + 10 < container["stopTimeout"].as_u64().unwrap());
 }

@@ -126,7 +126,7 @@ pub(super) fn to_json(entries: &[Entry]) -> Result<String, serde_json::Error> {
 }
 
 /// Parses the text of a file. The error quotes no value, because a value may be a key.
-fn parse(content: &[u8]) -> Result<Vec<Entry>, String> {
+pub(super) fn parse(content: &[u8]) -> Result<Vec<Entry>, String> {
     let mut json = serde_json::Deserializer::from_slice(content);
     let file: File = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let (line, column) = (error.inner().line(), error.inner().column());

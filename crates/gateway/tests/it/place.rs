@@ -110,7 +110,7 @@ impl Ground {
         );
         let path = self.folder.path().join("gateway.toml");
         std::fs::write(&path, text).unwrap();
-        let config = Config::read(&path).unwrap();
+        let config = Config::read(&path, []).unwrap();
         let broker = self.broker.clone();
         let gateway = Gateway::on(config, broker, keys).await.unwrap();
         let (address, drain) = (gateway.address(), gateway.drain());
@@ -219,7 +219,7 @@ impl Place {
         (&mut self.gateway).await.unwrap();
         let started = Instant::now();
         let gateway = loop {
-            let config = Config::read(&self.ground.folder.path().join("gateway.toml")).unwrap();
+            let config = Config::read(&self.ground.folder.path().join("gateway.toml"), []).unwrap();
             let keys = self.ground.setup.keys.clone();
             // The store is free when the last reply of the first gateway has ended.
             match Gateway::on(config, self.ground.broker.clone(), keys).await {

@@ -95,8 +95,8 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// Returns an error for a category that the judge does not have, and for a threshold that is not
-    /// from 0 to 1.
+    /// Returns an error for a category that the judge does not have, for a threshold that is not from
+    /// 0 to 1, and if no category can refuse a text.
     pub(crate) fn new(
         categories: &[Category],
         before: &Selection,
@@ -127,6 +127,10 @@ impl Policy {
         };
         let before = of(before, |_| true);
         let after = of(after, |category| category.in_replies);
+        if !before.is_any() && !after.is_any() {
+            let why = "[judge] refuses no text, because no category is on: remove the table";
+            return Err(Error::fatal(why));
+        }
         Ok(Self { before, after })
     }
 }

@@ -163,6 +163,13 @@ fn thresholds_and_selections_are_the_operators() {
         ),
         (with(&|judge| judge.thresholds.extend([("x".to_owned(), 0.5)])), "thresholds has `x`"),
         (with(&|judge| judge.thresholds.extend([("email_address".to_owned(), 0.0)])), "above 0"),
+        (
+            with(&|judge| {
+                judge.before = Selection::All(false);
+                judge.after = Selection::Named(Vec::new());
+            }),
+            "no category is on",
+        ),
     ] {
         let why = refused.unwrap_err().to_string();
         assert!(why.contains(says), "{why}");

@@ -18,7 +18,7 @@ pub(crate) fn run(path: &Path) -> Result<()> {
         .with_ansi(false)
         .init();
     let journal = Journal::in_dir(path.parent().context("the configuration has no folder")?)?;
-    let config = Config::read(path)?;
+    let config = Config::read(path, [])?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {

@@ -1,35 +1,34 @@
 //! Layers of a configuration: the file, the environment over it, and messages for invalid fields.
 
+use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::Config;
-
-const PREFIX: &str = "NSBRIDGE_";
-
-/// Parts of environment names that are no configuration fields: names of the tests, and names that
-/// an orchestrator sets for a service called nsbridge.
-const RESERVED: [&str; 3] = ["NSBRIDGE_TEST_", "_SERVICE_", "_PORT"];
+use crate::{ConfigError, Environment};
 
 /// Error of a value that does not fit its field, with the path to the field.
-pub(super) type Misfit = serde_path_to_error::Error<toml::de::Error>;
+pub type Misfit = serde_path_to_error::Error<toml::de::Error>;
 
-/// Applies the environment to the file's text and parses the result.
-pub(super) fn parse(
-    text: &str,
-    environment: impl IntoIterator<Item = (String, String)>,
-) -> Result<Config, String> {
-    let mut table: Table = toml::from_str(text).map_err(|error| syntax(text, &error))?;
-    for (name, value) in environment {
-        let Some(field) = name.strip_prefix(PREFIX) else { continue };
-        if RESERVED.iter().any(|reserved| name.contains(reserved)) {
-            continue;
-        }
-        let path: Vec<String> = field.split("__").map(str::to_lowercase).collect();
-        set(&mut table, &path, read_value(&value)).ok_or_else(|| {
-            format!("the environment's {name} names no field: use {PREFIX}<SECTION>__<FIELD>")
+/// Applies the environment to the text of a file and deserializes the result.
+///
+/// # Errors
+///
+/// Returns an error that names the line or the field, and a similar field for an unknown one.
+pub fn parse<T: DeserializeOwned>(text: &str, environment: Environment) -> Result<T, ConfigError> {
+    let table = toml::from_str(text).map_err(|error| ConfigError::new(syntax(text, &error)))?;
+    let table = overridden(table, &environment)?;
+    serde_path_to_error::deserialize(Value::Table(table))
+        .map_err(|error| ConfigError::new(misfit(text, &error)))
+}
+
+fn overridden(mut table: Table, environment: &Environment) -> Result<Table, ConfigError> {
+    for (name, path, value) in environment.fields() {
+        set(&mut table, &path, read_value(value)).ok_or_else(|| {
+            ConfigError::new(format!(
+                "the environment's {name} names no field: use NSBRIDGE_<SECTION>__<FIELD>"
+            ))
         })?;
     }
-    serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| misfit(text, &error))
+    Ok(table)
 }
 
 /// Sets `value` at `path` and creates missing tables. Returns `None` if the path names no field
@@ -86,7 +85,7 @@ fn unknown_field(what: &str) -> Option<&str> {
 }
 
 /// Returns the field that an error is about, or the table with an unknown one: `reply.window`.
-pub(super) fn place(error: &Misfit) -> Option<String> {
+pub fn place(error: &Misfit) -> Option<String> {
     let path = error.path().to_string();
     let unknown = unknown_field(error.inner().message());
     let path = match unknown {
@@ -106,4 +105,59 @@ fn find_line(text: &str, field: &str) -> Option<usize> {
 
 fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    use super::parse;
+    use crate::Environment;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Config {
+        server: Server,
+        #[serde(default)]
+        models: BTreeMap<String, Server>,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Server {
+        port: u16,
+    }
+
+    fn read(text: &str, name: &str, value: &str) -> Result<Config, String> {
+        let environment = Environment::new([(name.to_owned(), value.to_owned())]);
+        parse(text, environment).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_variable_sets_a_field_also_of_a_table_that_is_not_there() {
+        let config = read("[server]\nport = 1", "NSBRIDGE_MODELS__TALE-7M__PORT", "2").unwrap();
+        assert_eq!((config.server.port, config.models["tale-7m"].port), (1, 2));
+        assert_eq!(read("", "NSBRIDGE_SERVER__PORT", "3").unwrap().server.port, 3);
+        // Kubernetes sets such a variable for a service called nsbridge.
+        let set = read("[server]\nport = 1", "NSBRIDGE_PORT_8080_TCP", "tcp://10.0.0.1:8080");
+        assert_eq!(set.unwrap().server.port, 1);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_by_its_place() {
+        let of = |text: &str| read(text, "PATH", "").unwrap_err();
+        assert_eq!(
+            of("[server]\nprot = 1"),
+            "line 2: [server] unknown field `prot`; did you mean `port`?"
+        );
+        assert_eq!(
+            of("[server]\nport = \"a\""),
+            "[server.port] invalid type: string \"a\", expected u16"
+        );
+        assert_eq!(of("[server\n"), "line 1: unclosed table, expected `]`");
+        let told = read("", "NSBRIDGE_SERVER", "1").unwrap_err();
+        assert!(told.contains("NSBRIDGE_SERVER names no field"), "{told}");
+    }
 }

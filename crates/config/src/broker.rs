@@ -1,0 +1,122 @@
+//! Address of the message broker.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::ConfigError;
+
+/// Mode bits that let users other than the owner access a file.
+const OTHERS: u32 = 0o077;
+
+/// Address of the broker.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct BrokerConfig {
+    /// Broker URL: `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
+    pub url: Option<String>,
+    /// File that holds the URL, for passwords that must not be in the configuration.
+    pub url_file: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for BrokerConfig {
+    /// Leaves out the URL, which may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BrokerConfig").field("url_file", &self.url_file).finish_non_exhaustive()
+    }
+}
+
+impl BrokerConfig {
+    /// Creates the address of a broker from its URL.
+    pub fn from_url(url: impl Into<String>) -> Self {
+        Self { url: Some(url.into()), url_file: None }
+    }
+
+    /// Creates the address of a broker whose URL is in a file.
+    pub fn from_url_file(path: impl Into<PathBuf>) -> Self {
+        Self { url: None, url_file: Some(path.into()) }
+    }
+
+    /// Checks that the section has exactly one of its fields.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names both.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        match self.url.is_some() == self.url_file.is_some() {
+            true => Err(ConfigError::new("[broker] needs exactly one of `url` and `url_file`")),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the broker's URL, from the configuration or from the file it names.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no URL, or if the file cannot be read or is open to other
+    /// users. The message is one sentence that names the file.
+    pub fn read_url(&self) -> Result<String, ConfigError> {
+        let Some(path) = &self.url_file else {
+            let missing = || ConfigError::new("[broker] has neither url nor url_file");
+            return self.url.clone().ok_or_else(missing);
+        };
+        let shown = path.display();
+        let failed = |error| ConfigError::new(format!("[broker] url_file {shown}: {error}"));
+        // The file is opened once, so that the checked file is the one that is read.
+        let mut file = File::open(path).map_err(failed)?;
+        let owner = file.metadata().map_err(failed)?.uid();
+        let mode = FileMode::of(&file).map_err(failed)?;
+        // A secret that an orchestrator mounts has another owner, and the orchestrator's mode.
+        if mode.is_open() && owner == rustix::process::getuid().as_raw() {
+            let what = "others can read it, and a password may stand in it";
+            return Err(ConfigError::new(format!(
+                "[broker] url_file {shown}: {what} ({mode}): chmod 600 it"
+            )));
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(failed)?;
+        Ok(text.trim().to_owned())
+    }
+
+    /// Makes the path of the file relative to a folder.
+    pub fn resolve(&mut self, folder: &Path) {
+        self.url_file.iter_mut().for_each(|path| *path = folder.join(&*path));
+    }
+}
+
+/// Permission bits of a file that may hold a secret. Displayed as `mode 644`.
+#[derive(Clone, Copy, Debug)]
+pub struct FileMode(u32);
+
+impl FileMode {
+    /// Reads the permission bits of an open file.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the operating system.
+    pub fn of(file: &File) -> std::io::Result<Self> {
+        Ok(Self(file.metadata()?.permissions().mode() & 0o777))
+    }
+
+    /// Returns true if users other than the owner can access the file.
+    pub fn is_open(self) -> bool {
+        self.0 & OTHERS != 0
+    }
+}
+
+impl std::fmt::Display for FileMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "mode {:o}", self.0)
+    }
+}
+
+/// Returns the password in a broker's URL, if there is one.
+pub fn password_of(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let (login, _) = rest.split('/').next()?.rsplit_once('@')?;
+    login.split_once(':').map(|(_, password)| password).filter(|password| !password.is_empty())
+}

@@ -1,0 +1,41 @@
+//! Configuration files of the worker and of the gateway: TOML, with each field overridable from the
+//! environment.
+//!
+//! ```
+//! use nsbridge_config::{Environment, parse};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Config {
+//!     server: Server,
+//! }
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Server {
+//!     port: u16,
+//! }
+//!
+//! let environment = [("NSBRIDGE_SERVER__PORT".to_owned(), "81".to_owned())];
+//! let config: Config = parse("[server]\nport = 80\n", Environment::new(environment))?;
+//! assert_eq!(config.server.port, 81);
+//! # Ok::<(), nsbridge_config::ConfigError>(())
+//! ```
+
+mod broker;
+mod environment;
+mod layers;
+
+pub use broker::{BrokerConfig, FileMode, password_of};
+pub use environment::Environment;
+pub use layers::{Misfit, parse, place};
+
+/// Reason why a configuration cannot be used: one sentence with the file, the field and advice.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+impl ConfigError {
+    /// Creates an error from its sentence.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
