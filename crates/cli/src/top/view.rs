@@ -96,7 +96,7 @@ pub(super) fn header(snapshot: &Snapshot, look: Look, note: &str) -> Vec<Line<'s
 
 /// Returns the lines of the problems and of the tables.
 pub(super) fn body(snapshot: &Snapshot, look: Look) -> Vec<Line<'static>> {
-    let mut lines = problems(&snapshot.problems, look);
+    let mut lines = problems(snapshot, look);
     if !snapshot.models.is_empty() {
         section(&mut lines, "MODELS", models(&snapshot.models), look);
     }
@@ -114,12 +114,13 @@ pub(super) fn body(snapshot: &Snapshot, look: Look) -> Vec<Line<'static>> {
 
 /// Returns the lines of the page with all problems.
 pub(super) fn problems_page(snapshot: &Snapshot, look: Look) -> Vec<Line<'static>> {
-    problems(&snapshot.problems, Look { all_problems: true, ..look })
+    problems(snapshot, Look { all_problems: true, ..look })
 }
 
-fn problems(problems: &[String], look: Look) -> Vec<Line<'static>> {
+fn problems(snapshot: &Snapshot, look: Look) -> Vec<Line<'static>> {
+    let problems = &snapshot.problems;
     if problems.is_empty() {
-        return vec![heading("NO PROBLEMS".to_owned())];
+        return vec![heading(no_problems(snapshot))];
     }
     let shown = if look.all_problems { problems.len() } else { problems.len().min(FEW) };
     let mut lines = vec![heading(format!("PROBLEMS {}", problems.len()))];
@@ -134,6 +135,20 @@ fn problems(problems: &[String], look: Look) -> Vec<Line<'static>> {
         lines.push(Line::raw(cut(&format!("  {more}: press w"), look.width)));
     }
     lines
+}
+
+/// Returns the heading in place of problems. It names what was read if that is not all.
+fn no_problems(snapshot: &Snapshot) -> String {
+    let queues = snapshot.models.iter().any(|model| model.ready.is_some());
+    let workers = !snapshot.workers.is_empty();
+    let read =
+        [("queues", queues), ("workers", workers), ("gateways", !snapshot.gateways.is_empty())];
+    let read: Vec<&str> = read.iter().filter(|(_, read)| *read).map(|(name, _)| *name).collect();
+    match read[..] {
+        [] => "NOTHING WAS READ YET".to_owned(),
+        _ if queues && workers => "NO PROBLEMS".to_owned(),
+        _ => format!("NO PROBLEMS of {}", read.join(" and ")),
+    }
 }
 
 /// Returns the marks of a problem's lines.

@@ -145,6 +145,22 @@ fn a_terminal_without_figures_says_so() {
 }
 
 #[test]
+fn without_problems_the_heading_names_what_was_read() {
+    let all = Snapshot { problems: Vec::new(), ..full() };
+    let heading = |snapshot: &Snapshot| {
+        let screen = drawn(snapshot, 100, 20).to_string();
+        let line = screen.lines().find(|line| line.contains("NO PROBLEMS")).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("{screen}")).trim_matches(['"', ' ']).to_owned()
+    };
+    assert_eq!(heading(&all), "NO PROBLEMS");
+    let queues = Snapshot { workers: Vec::new(), gateways: Vec::new(), ..all.clone() };
+    assert_eq!(heading(&queues), "NO PROBLEMS of queues");
+    let unread = all.models.iter().map(|model| Model { ready: None, ..model.clone() });
+    let no_broker = Snapshot { models: unread.collect(), ..all };
+    assert_eq!(heading(&no_broker), "NO PROBLEMS of workers and gateways");
+}
+
+#[test]
 fn the_page_of_problems_has_all_of_them() {
     let mut controls = Controls::default();
     press(&mut controls, &[KeyCode::Char('w')]);
