@@ -46,7 +46,7 @@ impl KeysConfig {
     /// Returns [`Error::Config`] if the configuration is not valid, and [`Error::Keys`] if the
     /// keyring cannot be used.
     pub async fn open(&self) -> Result<Arc<dyn KeyProvider>, Error> {
-        self.check().map_err(ConfigError)?;
+        self.check().map_err(ConfigError::new)?;
         let keyring = self.load()?.map(|ring| Arc::new(ring) as Arc<dyn KeyProvider>);
         Ok(Arc::new(ByProvider { keyring, kms: kms(self).await? }))
     }

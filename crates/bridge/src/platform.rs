@@ -71,8 +71,7 @@ impl Platform {
         if config.ecs == Some(true) && ecs == EcsAddresses::default() {
             return Err(ConfigError::new(
                 "[fleet] ecs is on, but the environment has neither ECS_CONTAINER_METADATA_URI_V4 \
-                 nor ECS_AGENT_URI: this is no ECS task"
-                    .into(),
+                 nor ECS_AGENT_URI: this is no ECS task",
             ));
         }
         let release_after = Duration::from_secs(config.release_after_s);

@@ -85,9 +85,10 @@ mod wire;
 pub use batch_run::{BatchError, BatchProgress, BatchRun};
 pub use catalog::{Model, Reasoning, Task, Tools};
 pub use config::{
-    AccessConfig, BatchConfig, Broker, Config, ConfigError, Keys, Server, StoreConfig, Telemetry,
+    AccessConfig, BatchConfig, Config, ConfigError, Keys, Server, StoreConfig, Telemetry,
 };
 pub use gateway::{Error, Gateway};
+pub use nsbridge_config::BrokerConfig;
 
 pub use private_file::{PrivateFileError, Reload};
 pub use proxy::GatewayBroker;
