@@ -196,9 +196,9 @@ fn model_id(import: &mut Import<'_>, setting: &Setting) -> Fate {
     match import.folder.source(setting.value()) {
         // DJLServing downloads a bucket, and hands other names to the model.
         Source::Bucket(_) => match models::place(import, "target", setting.value(), setting) {
-            Fate::Carried(to) => {
-                Fate::Carried(format!("{to}: `load` finds the folder in models[\"target\"]"))
-            }
+            Fate::Carried(to) => Fate::Carried(format!(
+                "{to}: its folder is the property model_id, and models[\"target\"] of `load`"
+            )),
             other => other,
         },
         Source::Hub(_) => {
