@@ -35,6 +35,13 @@ impl Folder {
         self.0.join(name).is_file()
     }
 
+    /// Returns the path of a file. One in a folder of a container is looked up in this folder.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        let path = Path::new(name);
+        let within = MOUNTS.iter().find_map(|mount| path.strip_prefix(mount).ok());
+        self.0.join(within.filter(|_| !path.exists()).unwrap_or(path))
+    }
+
     /// Returns true if a file of the folder has one of these extensions.
     pub(super) fn has_extension(&self, extensions: &[&str]) -> bool {
         let Ok(entries) = self.0.read_dir() else { return false };
@@ -92,12 +99,7 @@ impl Folder {
                 Source::Other(id.to_owned())
             };
         }
-        let path = Path::new(id);
-        let mounted = MOUNTS.iter().any(|mount| path == Path::new(mount));
-        if mounted && !path.exists() {
-            return Source::Folder(self.0.clone());
-        }
-        let within = self.0.join(path);
+        let within = self.file(id);
         let is_path = id.starts_with(['/', '.']) || id.ends_with(".gguf");
         if is_path || within.is_dir() {
             return Source::Folder(within.components().collect());
@@ -144,6 +146,9 @@ mod tests {
         check("./x", Source::Folder(dir.path().join("x")));
         check("/models/x", Source::Folder("/models/x".into()));
         check("/opt/ml/model/", Source::Folder(dir.path().to_owned()));
+        check("/opt/ml/model/llama", Source::Folder(dir.path().join("llama")));
+        assert_eq!(folder.file("/opt/ml/model/model.py"), dir.path().join("model.py"));
+        assert_eq!(folder.file("/opt/ml/other.py"), std::path::Path::new("/opt/ml/other.py"));
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl Kind {
                  entry_point"
             ));
         }
-        Self::Python(folder.0.join(file))
+        Self::Python(folder.file(&file))
     }
 
     /// Chooses the handler for a model of DJLServing's own handlers.

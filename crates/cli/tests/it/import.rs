@@ -146,7 +146,7 @@ fn variables_come_from_a_file_or_from_the_environment() {
         String::from_utf8(output.stdout).unwrap().parse::<toml::Table>().unwrap()
     };
     let none = run(&[&file]);
-    assert!(none.get("handler").is_none());
+    assert!(none["handler"].as_table().unwrap().is_empty());
     let both = run(&[&file, "--env", &env, "--environment"]);
     assert_eq!(both["handler"]["n_positions"].as_integer(), Some(128));
     assert_eq!(both["handler"]["max_rolling_batch_size"].as_integer(), Some(2));
