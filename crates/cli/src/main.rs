@@ -8,6 +8,7 @@ mod doctor;
 mod failure;
 mod gateway;
 mod handler;
+mod import;
 mod keys;
 mod local;
 mod model;
@@ -46,6 +47,7 @@ enum Command {
     Keys(keys::Arguments),
     Model(model::Arguments),
     Parity(parity::Arguments),
+    ImportDjl(import::Arguments),
     Queue(queue::Arguments),
     Top(top::Arguments),
     Doctor(doctor::Arguments),
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::Keys(arguments) => keys::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Parity(arguments) => parity::run(arguments),
+        Command::ImportDjl(arguments) => import::run(arguments),
         Command::Queue(arguments) => queue::run(arguments),
         Command::Top(arguments) => top::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

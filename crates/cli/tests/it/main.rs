@@ -8,6 +8,7 @@ mod demo;
 mod dev;
 mod door;
 mod gateway;
+mod import;
 mod inspect;
 mod judged;
 mod keys;

@@ -1,0 +1,344 @@
+//! Options of a model in Python.
+
+use std::path::{Path, PathBuf};
+
+use toml::Value;
+
+use super::super::context::Import;
+use super::super::draft::Written;
+use super::super::folder::Source;
+use super::super::kind::Kind;
+use super::super::report::Fate;
+use super::super::settings::Setting;
+use super::{Apply, Rule, common, models, number};
+
+/// Calls at a time of an asynchronous model whose options set no number: the default of DJLServing's
+/// `max_rolling_batch_size`.
+const TASKS: i64 = 32;
+
+/// Maximum number of processes, of calls at a time and of crashes.
+const MOST: u64 = 1024;
+
+/// Parts of names of options whose values are secrets.
+const SECRETS: [&str; 14] = [
+    "password",
+    "passwd",
+    "secret",
+    "credential",
+    "api_key",
+    "apikey",
+    "access_key",
+    "private_key",
+    "auth_token",
+    "access_token",
+    "api_token",
+    "hf_token",
+    "hub_token",
+    "bearer",
+];
+
+pub(super) const RULES: &[Rule] = &[
+    Rule { names: &["option.entryPoint"], apply: Apply::By(entry_point) },
+    Rule { names: &["option.modelName"], apply: Apply::By(model_name) },
+    Rule {
+        names: &["option.handler"],
+        apply: Apply::Unless(
+            &["handle"],
+            "it is the default",
+            "nsbridge calls the function `handle`: add `handle = ..` with its name to the file",
+        ),
+    },
+    Rule { names: &["option.pythonExecutable"], apply: Apply::By(python) },
+    Rule {
+        names: &["option.enable_venv"],
+        apply: Apply::Unless(
+            &["false"],
+            "it is off",
+            "nsbridge installs nothing: make the environment once (`python3 -m venv env`, `env/bin/pip install -r \
+             requirements.txt`) and set [handler] python to its interpreter",
+        ),
+    },
+    Rule { names: &["option.model_id", "option.s3url"], apply: Apply::By(model_id) },
+    Rule { names: &["option.async_mode"], apply: Apply::By(async_mode) },
+    Rule { names: &["option.max_rolling_batch_size"], apply: Apply::By(tasks) },
+    Rule {
+        names: &["option.rolling_batch"],
+        apply: Apply::Unless(
+            &["disable", ""],
+            "it is off",
+            "nsbridge does not call a model step by step: `handle` gets a whole request",
+        ),
+    },
+    Rule {
+        names: &["option.mpi_mode"],
+        apply: Apply::Unless(&["false"], "it is off", common::MPI),
+    },
+    Rule {
+        names: &["option.predict_timeout"],
+        apply: Apply::NotCarried(
+            "a call in Python has no limit of its own: it ends at its caller's deadline",
+        ),
+    },
+    Rule {
+        names: &["option.model_loading_timeout"],
+        apply: Apply::Count("load_timeout_s", 1, 1 << 31),
+    },
+    Rule {
+        names: &["option.parallel_loading"],
+        apply: Apply::Unless(
+            &["true"],
+            "all processes load at the same time",
+            "all processes load at the same time, which takes the memory of all of them at once",
+        ),
+    },
+    Rule {
+        names: &["option.env"],
+        apply: Apply::NotCarried(
+            "set its variables for the worker: a model's process inherits them",
+        ),
+    },
+    Rule {
+        names: &["option.max_output_size"],
+        apply: Apply::NotCarried("a reply has at most 8 MiB, and a piece 64 KiB"),
+    },
+    Rule {
+        names: &["option.enable_lora"],
+        apply: Apply::Unless(
+            &["false"],
+            "it is off",
+            "nsbridge calls no register_adapter: load the adapters in `load`, and select one by the input",
+        ),
+    },
+    Rule { names: &["load_on_devices"], apply: Apply::By(devices) },
+    Rule { names: &["batch_size", "max_dynamic_batch_size"], apply: Apply::By(batch_size) },
+    Rule { names: &["max_batch_delay"], apply: Apply::By(batch_delay) },
+    Rule { names: &["retry_threshold"], apply: Apply::By(crashes) },
+    Rule { names: &["minWorkers"], apply: Apply::By(fewest) },
+    Rule { names: &["maxWorkers"], apply: Apply::By(most) },
+    Rule {
+        names: &["gpu.minWorkers", "gpu.maxWorkers", "cpu.minWorkers", "cpu.maxWorkers"],
+        apply: Apply::By(by_device),
+    },
+];
+
+/// Rules of the server that hold for a model in Python that is still to be written.
+pub(super) const SERVER: &[Rule] = &[
+    Rule { names: &["option.pythonExecutable"], apply: Apply::By(python) },
+    Rule {
+        names: &["option.model_loading_timeout"],
+        apply: Apply::Count("load_timeout_s", 1, 1 << 31),
+    },
+    Rule { names: &["load_on_devices"], apply: Apply::By(devices) },
+    Rule { names: &["retry_threshold"], apply: Apply::By(crashes) },
+    Rule { names: &["minWorkers"], apply: Apply::By(fewest) },
+    Rule { names: &["maxWorkers"], apply: Apply::By(most) },
+    Rule {
+        names: &["gpu.minWorkers", "gpu.maxWorkers", "cpu.minWorkers", "cpu.maxWorkers"],
+        apply: Apply::By(by_device),
+    },
+];
+
+/// Passes an option to the model, as DJLServing does, in the options of its `load`.
+pub(super) fn property(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    let name = setting.option().unwrap_or(&setting.key).to_owned();
+    let lower = name.to_lowercase();
+    if lower == "token" || SECRETS.iter().any(|part| lower.contains(part)) {
+        let variable = format!("NSBRIDGE_HANDLER__OPTIONS__{}", name.to_uppercase());
+        let how = if lower == name {
+            format!("set {variable} for the worker")
+        } else {
+            "set it by hand".to_owned()
+        };
+        return Fate::NotCarried(format!(
+            "it reads like a secret, which worker.toml should not hold: {how}"
+        ));
+    }
+    // The model gets the value as it is, with its white space.
+    let value = Written::Plain(Value::String(setting.value.clone()));
+    import.write("handler.options", &name, value, setting)
+}
+
+fn entry_point(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    let Kind::Python(file) = import.kind.clone() else { return property(import, setting) };
+    let fate = import.write("handler", "entry_point", Written::Path(file.clone()), setting);
+    if !file.exists() {
+        import.step(format!("[handler] entry_point: there is no file {}", file.display()));
+    }
+    fate
+}
+
+fn model_name(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    match &import.kind {
+        Kind::Python(file) if file.file_stem().is_some_and(|stem| stem == setting.value()) => {
+            Fate::Carried("[handler] entry_point".to_owned())
+        }
+        _ => property(import, setting),
+    }
+}
+
+fn python(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    let value = setting.value();
+    // A lone name is looked up in PATH.
+    let python = if value.contains('/') {
+        Written::Path(import.folder.0.join(value))
+    } else {
+        Written::Plain(Value::String(value.to_owned()))
+    };
+    if let Written::Path(path) = &python
+        && !path.exists()
+    {
+        import.step(format!("[handler] python: there is no {}", path.display()));
+    }
+    import.write("handler", "python", python, setting)
+}
+
+fn model_id(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    match import.folder.source(setting.value()) {
+        // DJLServing downloads a bucket, and hands other names to the model.
+        Source::Bucket(_) => match models::place(import, "target", setting.value(), setting) {
+            Fate::Carried(to) => Fate::Carried(format!(
+                "{to}: its folder is the property model_id, and models[\"target\"] of `load`"
+            )),
+            other => other,
+        },
+        Source::Hub(_) => {
+            let fate = property(import, setting);
+            let what = "the model downloads it at each start; to pin it, `nsbridge model push` it and write its place \
+                        into [models]";
+            match fate {
+                Fate::Carried(to) => Fate::Carried(format!("{to}: {what}")),
+                other => other,
+            }
+        }
+        _ => property(import, setting),
+    }
+}
+
+fn async_mode(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    if !setting.value().eq_ignore_ascii_case("true") {
+        return Fate::NotNeeded("it is off".to_owned());
+    }
+    if import.settings.get("option.max_rolling_batch_size").is_some() {
+        return Fate::Carried("[handler] slots, from option.max_rolling_batch_size".to_owned());
+    }
+    import.carry("handler", "slots", Value::Integer(TASKS), setting)
+}
+
+fn tasks(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    if !import.settings.is_true("option.async_mode") {
+        return property(import, setting);
+    }
+    match number(setting, 1, MOST) {
+        Ok(tasks) => import.carry("handler", "slots", Value::Integer(tasks), setting),
+        Err(fate) => fate,
+    }
+}
+
+fn devices(_: &mut Import<'_>, setting: &Setting) -> Fate {
+    match setting.value() {
+        "*" | "cpu" => Fate::NotNeeded("the model selects its device".to_owned()),
+        _ => Fate::NotCarried(
+            "the model selects its device: set CUDA_VISIBLE_DEVICES for the worker, or start one for each".to_owned(),
+        ),
+    }
+}
+
+/// Returns true if the model's file has a `run` for batches.
+fn has_run(import: &Import<'_>) -> bool {
+    matches!(&import.kind, Kind::Python(file) if import.folder.has_run(file))
+}
+
+const NO_RUN: &str = "`handle` gets one request at a time: a function `run(inputs)` gets a batch, with [handler] \
+                      batch_size and max_batch_delay (docs/handlers.md, Python)";
+
+fn batch_size(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    match number(setting, 1, MOST / 2) {
+        Ok(size) if has_run(import) => {
+            import.carry("handler", "batch_size", Value::Integer(size), setting)
+        }
+        Ok(1) => Fate::NotNeeded("it is the default".to_owned()),
+        Ok(_) => Fate::NotCarried(NO_RUN.to_owned()),
+        Err(fate) => fate,
+    }
+}
+
+fn batch_delay(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    match number(setting, 0, 3_600_000) {
+        Ok(delay) if has_run(import) => {
+            import.carry("handler", "max_batch_delay", Value::Integer(delay), setting)
+        }
+        Ok(_) if import.settings.get("batch_size").unwrap_or("1") == "1" => {
+            Fate::NotNeeded("there are no batches".to_owned())
+        }
+        Ok(_) => Fate::NotCarried(NO_RUN.to_owned()),
+        Err(fate) => fate,
+    }
+}
+
+/// DJLServing gives a model up at one failure more than this number, and a worker leaves at the last of
+/// its `crashes`.
+fn crashes(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    match number(setting, 0, MOST - 1) {
+        Ok(failures) => import.carry("handler", "crashes", Value::Integer(failures + 1), setting),
+        Err(fate) => fate,
+    }
+}
+
+fn processes(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    match number(setting, 1, MOST) {
+        Ok(count) => import.carry("handler", "processes", Value::Integer(count), setting),
+        Err(fate) => fate,
+    }
+}
+
+fn most(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    processes(import, setting)
+}
+
+fn fewest(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    less_than_most(import, setting, "maxWorkers")
+}
+
+/// Carries a minimum if there is no maximum. The number of processes does not change.
+fn less_than_most(import: &mut Import<'_>, setting: &Setting, most: &str) -> Fate {
+    match import.settings.get(most) {
+        None => processes(import, setting),
+        Some(most) if most == setting.value() => Fate::Carried("[handler] processes".to_owned()),
+        Some(_) => Fate::NotCarried(
+            "the number of processes does not change: [handler] processes is the maximum"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Carries the numbers for GPUs, which have precedence in DJLServing where there are some, or else those
+/// for CPUs.
+fn by_device(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    let (device, name) = setting.key.split_once('.').unwrap_or(("", &setting.key));
+    let name = name.to_owned();
+    let settings = import.settings;
+    let has = |name: &str| settings.get(name).is_some();
+    let general = ["minWorkers", "maxWorkers"].iter().any(|name| has(name));
+    let gpus = ["gpu.minWorkers", "gpu.maxWorkers"].iter().any(|name| has(name));
+    if general || device == "cpu" && gpus {
+        return Fate::NotCarried(format!(
+            "[handler] processes is one number: write this one on a machine with {}",
+            if device == "cpu" { "CPUs alone" } else { "GPUs" },
+        ));
+    }
+    if name == "minWorkers" {
+        return less_than_most(import, setting, &format!("{device}.maxWorkers"));
+    }
+    processes(import, setting)
+}
+
+/// Sets the file of a model that no option names.
+pub(super) fn own_file(import: &mut Import<'_>, file: &Path) {
+    let file: PathBuf = file.to_owned();
+    let _ = import.draft.set(
+        "handler",
+        "entry_point",
+        Written::Path(file),
+        "beside serving.properties",
+    );
+}
