@@ -72,7 +72,8 @@ fn shows(python: &Arc<Python>, input: &Value, expected: &str) {
 
 #[test]
 fn the_model_gets_objects_of_its_own_classes() {
-    let python = model("Story").load();
+    let folder = model("Story");
+    let python = folder.load();
     let shown = |more: &str| {
         format!(
             "Story(prompt='a', words=3, mood=<Mood.CALM: 'calm'>, range=None, chapters=[], \

@@ -139,7 +139,9 @@ def killed_sampled():
 
 def main():
     report.version("torch", "transformers")
-    subprocess.run([BINARY, "keys", "generate", "--force", "--out", "keys.json"], check=True)
+    if os.path.exists("keys.json"):
+        os.remove("keys.json")
+    subprocess.run([BINARY, "keys", "generate", "--out", "keys.json"], check=True)
     with open("worker.toml", "w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(
