@@ -1,4 +1,4 @@
-//! `nsbridge handler`: checks of a handler in Python.
+//! `nsbridge handler`: checks of a handler in Python, and the schema of its inputs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::failure::note;
 use crate::place::{json, wait_for, weights};
 use crate::terminal::print_line;
 
-/// Checks a handler in Python.
+/// Checks a handler in Python, or prints the schema of its inputs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -27,6 +27,20 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Check(Check),
+    Schema(Schema),
+}
+
+/// Prints the JSON schema of a model's inputs, which its type hints give. `load` is not called.
+///
+/// A model without hints, or whose hint is `Any`, takes any JSON: its schema is `true`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: nsbridge handler schema model.py > input.json")]
+struct Schema {
+    /// File of the model, or FILE:CLASS.
+    file: PathBuf,
+    /// Python interpreter.
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    python: PathBuf,
 }
 
 /// Answers one input, and tests the handler against the contract of `docs/handlers.md`.
@@ -59,7 +73,25 @@ struct Check {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    let Command::Check(check) = arguments.command;
+    match arguments.command {
+        Command::Check(check) => check_model(check),
+        Command::Schema(schema) => print_schema(schema),
+    }
+}
+
+fn print_schema(arguments: Schema) -> Result<ExitCode> {
+    let mut options = Options::new(arguments.file);
+    options.python = arguments.python;
+    let schema = wait_for(async { nsbridge_python::schema(options).await.map_err(plain) })?;
+    print_line(&serde_json::to_string_pretty(&schema.unwrap_or(Value::Bool(true)))?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plain(error: nsbridge_handler::Error) -> anyhow::Error {
+    anyhow!("{error}")
+}
+
+fn check_model(check: Check) -> Result<ExitCode> {
     nsbridge::log_to_stderr(&LogConfig::new("info", LogFormat::Text))?;
     let output = tempfile::NamedTempFile::new().context("making a file for the model's output")?;
     let Check { file, input, python, slots, options, weights } = check;
@@ -79,8 +111,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 }
 
 fn answer_and_check(options: Options, models: Models, input: &Value) -> Result<()> {
-    let plain = |error: nsbridge_handler::Error| anyhow!("{error}");
     let python: Arc<Python> = testing::load(options, models).map_err(plain)?;
+    if let Some(schema) = python.schema() {
+        note(&format!("the inputs have the schema {schema}"));
+    }
     let (pieces, _) = testing::answer(&python, input, 7, &[]).map_err(plain)?;
     pieces.iter().try_for_each(|piece| print_line(piece.get()))?;
     Ok(testing::check(&python, input)?)

@@ -124,6 +124,33 @@ fn a_check_prints_the_reply_and_says_that_the_contract_is_kept() {
 }
 
 #[test]
+fn the_schema_of_the_inputs_is_printed() {
+    let place = Place::new();
+    let file = write(
+        &place,
+        "class Model:\n    def load(self, models): raise OSError\n    def handle(self, input: \
+         int): return input\n",
+    );
+    let (ended, out, err) = output(&["handler", "schema", &file]);
+    assert_eq!(ended.status.code(), Some(0), "{err}");
+    let schema: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(schema["type"], "integer", "without a load");
+    let file = write(&place, "def handle(input: int): return input\n");
+    let (ended, _, err) = output(&["handler", "check", &file, "--input", "3"]);
+    assert_eq!(ended.status.code(), Some(0), "{err}");
+    assert!(err.contains("the inputs have the schema") && err.contains("integer"), "{err}");
+    let (ended, _, err) = output(&["handler", "check", &file, "--input", "\"a\""]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(err.contains("`input` must be an integer"), "{err}");
+    let file = write(&place, WORDS);
+    assert_eq!(output(&["handler", "schema", &file]).1, "true\n");
+    let file = write(&place, "def handle(input: bytes): return input\n");
+    let (ended, _, err) = output(&["handler", "schema", &file]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(err.contains("the hint bytes of `input` is not supported"), "{err}");
+}
+
+#[test]
 fn a_check_names_the_clause_that_is_broken_and_shows_the_traceback() {
     let place = Place::new();
     let random = "import os\ndef handle(input):\n    return os.urandom(8).hex()\n";

@@ -7,6 +7,7 @@ pub(crate) mod models;
 mod python;
 pub(crate) mod rabbitmq;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -25,6 +26,8 @@ pub(crate) struct Machine {
     pub(crate) openai: PathBuf,
     /// Python with Anthropic's official client.
     pub(crate) anthropic: PathBuf,
+    /// Python with a validator of JSON schemas and with pydantic.
+    pub(crate) schemas: PathBuf,
     /// Python with the packages of the trainer.
     pub(crate) trainer: Option<PathBuf>,
     /// GGUF file of SmolLM2-135M-Instruct.
@@ -40,9 +43,10 @@ pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
     say::step("what the tests need");
     rabbitmq::ready()?;
     let (client, moto) = (client()?, moto()?);
-    let (openai, anthropic) = (openai()?, anthropic()?);
+    let (openai, anthropic, schemas) = (openai()?, anthropic()?, schemas()?);
     let trainer = if with_trainer { Some(trainer()?) } else { None };
-    Ok(Machine { client, moto, openai, anthropic, trainer, smollm2: models::smollm2()? })
+    let smollm2 = models::smollm2()?;
+    Ok(Machine { client, moto, openai, anthropic, schemas, trainer, smollm2 })
 }
 
 /// Makes sure that the library for shifting a process's clock is installed.
@@ -87,6 +91,10 @@ fn anthropic() -> Result<PathBuf> {
     plain("anthropic", "crates/cli/tests/anthropic/requirements.txt")
 }
 
+fn schemas() -> Result<PathBuf> {
+    plain("schemas", "crates/handlers/python/tests/requirements.txt")
+}
+
 const ENGINE_PEERS: &str = "crates/dev/bench/src/bin/bench-engine/peers/requirements.txt";
 /// Returns a Python with the packages that read and write vocabularies.
 ///
@@ -115,6 +123,16 @@ pub(crate) fn outside(suite: &str, requirements: &Path) -> Result<PathBuf> {
     plain(&format!("outside-{suite}"), requirements)
 }
 
+/// Returns a Python with PyTorch and with the packages of an outside suite.
+///
+/// # Errors
+///
+/// Returns an error if PyTorch is missing and may not be installed, or if pip could not install the
+/// packages.
+pub(crate) fn outside_on_torch(suite: &str, requirements: &Path) -> Result<PathBuf> {
+    on_torch(&format!("outside-{suite}"), requirements, &[])
+}
+
 /// Returns a Python with the systems that a benchmark suite compares with.
 ///
 /// # Errors
@@ -125,7 +143,7 @@ pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
     match suite {
         // The only compared system requires a PyTorch with CUDA, 5 GB. The system's PyTorch is
         // enough here.
-        "load" => on_torch("bench-load-peers", &requirements),
+        "load" => on_torch("bench-load-peers", &requirements, &["--no-deps"]),
         // Building llama.cpp takes minutes, so both suites share one environment.
         "engine" | "quality" => compiled("bench-engine-peers", ENGINE_PEERS, ""),
         // llama-server without libraries of its own, which its package leaves without their names.
@@ -135,15 +153,20 @@ pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
     }
 }
 
-/// Creates an environment on the system's PyTorch with the listed packages, without their
-/// dependencies.
-fn on_torch(name: &str, requirements: &str) -> Result<PathBuf> {
+/// Creates an environment on the system's PyTorch with the listed packages.
+fn on_torch(
+    name: &str,
+    requirements: impl AsRef<Path>,
+    options: &[&'static str],
+) -> Result<PathBuf> {
     let requirements = root().join(requirements);
     python::environment(name, &requirements, |folder| {
         let packages = ["python3", "python3-venv", "python3-torch", "libopenblas0-pthread"];
         let base = find_or_install(python::TORCH, "PyTorch", &packages)?;
         python::create(&base, folder, &["--system-site-packages"])?;
-        python::install(folder, &["--no-deps".as_ref(), "-r".as_ref(), requirements.as_ref()])
+        let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+        arguments.extend(["-r".as_ref(), requirements.as_os_str()]);
+        python::install(folder, &arguments)
     })
 }
 

@@ -6,7 +6,10 @@ public names: BadInput, Retry, Fatal and Stopped. Only the standard library is u
 """
 
 import asyncio
+import collections.abc
 import ctypes
+import dataclasses
+import enum
 import hashlib
 import importlib.util
 import inspect
@@ -22,6 +25,8 @@ import sys
 import threading
 import time
 import traceback
+import types
+import typing
 
 __all__ = ["BadInput", "Retry", "Fatal", "Stopped"]
 
@@ -52,6 +57,22 @@ class Fatal(Exception):
 
 class Stopped(BaseException):
     """Stop of a call. Not an Exception, so that `except Exception` does not hold it back."""
+
+
+class _Told(Exception):
+    """Failure whose sentence has no text of a request, so that the log may have it."""
+
+
+class _ToldRetry(_Told, Retry):
+    """The same for a failure that another try may not meet."""
+
+
+def _parse(body):
+    """Returns the value of an input."""
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise BadInput("the input is nested too deeply") from None
 
 
 class _Link:

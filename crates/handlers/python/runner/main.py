@@ -1,4 +1,4 @@
-"""Start of the process, and the control socket. Continues batch.py; the files are one module."""
+"""Start of the process, and the control socket. Continues model.py; the files are one module."""
 
 
 def _watch(control, slots):
@@ -20,67 +20,6 @@ def _watch(control, slots):
             elif time.monotonic() >= due:
                 slots[index].interrupt(call)
                 pending[index][1] = time.monotonic() + _PATIENCE
-
-
-def _accepts(function, count):
-    """Returns true if the function can be called with this many positional arguments."""
-    try:
-        inspect.signature(function).bind(*range(count))
-    except TypeError:
-        return False
-    return True
-
-
-# Names of the function or method that answers requests.
-_ENTRIES = ("handle", "run")
-
-
-def _model(config):
-    """Imports the model's file and returns its `handle`, its version and a warm-up function."""
-    folder, file = os.path.split(config["file"])
-    if sys.path[:1] == [""]:
-        del sys.path[0]
-    sys.path.insert(0, folder)
-    name = os.path.splitext(file)[0]
-    spec = importlib.util.spec_from_file_location(name, config["file"])
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    target = module
-    if config["class"]:
-        target = getattr(module, config["class"])
-    elif not any(callable(getattr(module, name, None)) for name in _ENTRIES):
-        own = [item for item in vars(module).values() if isinstance(item, type)]
-        own = [item for item in own if item.__module__ == name]
-        own = [item for item in own if any(hasattr(item, name) for name in _ENTRIES)]
-        if len(own) != 1:
-            raise TypeError(
-                "%d classes have a method `handle` or `run`, not one: name it as %s:Class"
-                % (len(own), file)
-            )
-        target = own[0]
-    if isinstance(target, type):
-        target = target()
-    models = {key: pathlib.Path(path) for key, path in config["models"].items()}
-    if hasattr(target, "load"):
-        arguments = (models, config["options"])
-        target.load(*arguments[: 2 if _accepts(target.load, 2) else 1])
-    batched = config["batch"]
-    if not hasattr(target, "handle") or (batched and hasattr(target, "run")):
-        if not batched:
-            raise ValueError("a model with `run` needs [handler] batch_size")
-        handle = _Batcher(target.run, batched["size"], batched["delay_ms"] / 1000).handle
-    elif batched:
-        raise ValueError("[handler] batch_size is for a model with `run`")
-    else:
-        handle = target.handle
-    if not _accepts(handle, 2):
-        bare = handle
-        if inspect.isasyncgenfunction(bare) or inspect.iscoroutinefunction(bare):
-            raise TypeError("an asynchronous `handle` takes the input and the job")
-        handle = lambda value, _job: bare(value)  # noqa: E731
-    if hasattr(target, "warm_up"):
-        target.warm_up()
-    return handle, str(getattr(target, "version", getattr(module, "__version__", "")))
 
 
 def _packages():
@@ -109,19 +48,26 @@ def _connect(config, index):
     return sock
 
 
-def _start(sockets, handle, folder, verbose):
+def _start(sockets, model, folder, verbose):
     """Starts the slots."""
+    handle = model.handle
     if inspect.isasyncgenfunction(handle) or inspect.iscoroutinefunction(handle):
-        slots = [_TaskSlot(sock, handle, folder) for sock in sockets]
-        started = threading.Event()
+        slots = [_TaskSlot(sock, model, folder) for sock in sockets]
+        outcome = queue.SimpleQueue()
         count = iter(slots)
         last = slots[-1]
 
         async def serve():
             def ready():
                 if next(count) is last:
-                    started.set()
+                    outcome.put(None)
 
+            try:
+                # On the loop of the calls, to which what it makes belongs.
+                await model.warm_up_async()
+            except BaseException as error:
+                outcome.put(error)
+                await asyncio.Event().wait()
             await asyncio.gather(*(slot.run(ready) for slot in slots))
 
         def loop():
@@ -131,9 +77,11 @@ def _start(sockets, handle, folder, verbose):
                 os._exit(70)
 
         threading.Thread(target=loop, name="loop", daemon=True).start()
-        started.wait()
+        failure = outcome.get()
+        if failure is not None:
+            raise failure
     else:
-        slots = [_ThreadSlot(sock, handle, folder) for sock in sockets]
+        slots = [_ThreadSlot(sock, model, folder) for sock in sockets]
         for slot in slots:
             slot.start()
     for slot in slots:
@@ -168,15 +116,17 @@ def _main():
     try:
         if sys.version_info < (3, 9):
             raise RuntimeError("Python %s is older than 3.9" % sys.version.split()[0])
-        handle, version = _model(config)
-        slots = _start(sockets, handle, folder, bool(config["output"]))
-        made_by = [version, sys.version, _packages()]
+        sys.meta_path.insert(0, _DjlFinder())
+        model = _Model(config)
+        slots = _start(sockets, model, folder, bool(config["output"]))
+        made_by = [model.version, sys.version, _packages()]
         _sink(config["output"])
     except BaseException as error:
-        why = "%s: %s" % (type(error).__name__, error)
+        told = isinstance(error, _Told)
+        why = str(error) if told else "%s: %s" % (type(error).__name__, error)
         place = _place(error, folder)
         why = "%s (%s)" % (why, place) if place else why
         control.write(json.dumps({"failed": why}).encode())
         os._exit(1)
-    control.write(json.dumps({"ready": {"made_by": made_by}}).encode())
+    control.write(json.dumps({"ready": {"made_by": made_by, "schema": model.schema}}).encode())
     _watch(control, slots)

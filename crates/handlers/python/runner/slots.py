@@ -4,9 +4,11 @@
 class _Slot:
     """State that both kinds of slot share."""
 
-    def __init__(self, sock, handle, folder):
+    def __init__(self, sock, model, folder):
         self.sock = sock
-        self.handle = handle
+        self.handle = model.handle
+        # Returns what `handle` gets of the bytes of an input.
+        self.input = model.read
         self.folder = folder
         # True if standard error goes to a file of the operator.
         self.verbose = False
@@ -16,17 +18,11 @@ class _Slot:
         self.done = 0
         self.stop = 0
 
-    def input(self, body):
-        try:
-            return json.loads(body)
-        except RecursionError:
-            raise BadInput("the input is nested too deeply") from None
-
     def failure(self, error):
         """Describes an exception. Only the sentence of a BadInput leaves this process."""
         if isinstance(error, (Stopped, asyncio.CancelledError)):
             return {"error": {"kind": "stopped"}}
-        kind, name = "failed", type(error).__name__
+        kind, name = "failed", str(error) if isinstance(error, _Told) else type(error).__name__
         if isinstance(error, BadInput):
             return {"error": {"kind": "bad_input", "why": str(error)}}
         if self.verbose:
@@ -57,9 +53,9 @@ class _ThreadSlot(_Slot, threading.Thread):
     control thread sets `raising` first and then looks at the fields. So neither overlooks the other.
     """
 
-    def __init__(self, sock, handle, folder):
+    def __init__(self, sock, model, folder):
         threading.Thread.__init__(self, name="slot", daemon=True)
-        _Slot.__init__(self, sock, handle, folder)
+        _Slot.__init__(self, sock, model, folder)
         self.link = _Link(sock)
         self.quiet = False
         self.raising = False

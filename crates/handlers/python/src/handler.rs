@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nsbridge_handler::{
     AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, Result,
 };
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::call::{Call, Piece};
@@ -14,12 +15,26 @@ use crate::messages::Ready;
 use crate::options::Options;
 use crate::plan::Plan;
 use crate::pool::Slot;
+use crate::start::start;
 
 /// Handler of a model in Python. Inputs and pieces are any JSON.
 pub struct Python {
     host: Arc<Host>,
     background: Background,
     fingerprint: Fingerprint,
+    schema: Option<Value>,
+}
+
+/// Returns the JSON schema of the inputs of a model, without its `load`. `None` if any JSON fits.
+///
+/// # Errors
+///
+/// Returns an error if the model's file cannot be imported, or if a type hint is not supported.
+pub async fn schema(options: Options) -> Result<Option<Value>> {
+    let mut plan = Plan::new(options, &Models::default())?;
+    plan.load = false;
+    let (_process, _slots, ready) = start(&plan).await.map_err(Error::fatal)?;
+    Ok(ready.schema)
 }
 
 impl AsyncHandler for Python {
@@ -44,7 +59,7 @@ impl AsyncHandler for Python {
         }
         let ready = loaded.ok_or_else(|| Error::fatal("no Python process was started"))?;
         let fingerprint = host.plan().fingerprint(&ready);
-        Ok(Self { host, background, fingerprint })
+        Ok(Self { host, background, fingerprint, schema: ready.schema })
     }
 
     async fn handle(&self, input: Piece, job: &mut AsyncJob<Piece>) -> Result<Finish> {
@@ -78,6 +93,11 @@ impl AsyncHandler for Python {
 }
 
 impl Python {
+    /// Returns the JSON schema of the inputs. `None` if any JSON fits.
+    pub fn schema(&self) -> Option<&Value> {
+        self.schema.as_ref()
+    }
+
     /// Runs a call. Returns `None` if the slot's process had ended before it took the call.
     async fn call(
         &self,

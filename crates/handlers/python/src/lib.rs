@@ -30,5 +30,5 @@ mod sources;
 mod start;
 mod wire;
 
-pub use handler::Python;
+pub use handler::{Python, schema};
 pub use options::Options;

@@ -41,6 +41,8 @@ pub(crate) struct Hello {
 pub(crate) struct Ready {
     /// Version that the model declares, version of Python, digest of the installed packages.
     pub(crate) made_by: Vec<String>,
+    /// JSON schema of the inputs, if the model's type hints give one.
+    pub(crate) schema: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,6 +98,8 @@ pub(crate) struct Start<'a> {
     pub(crate) options: &'a Map<String, Value>,
     pub(crate) batch: Option<Batch>,
     pub(crate) output: Option<&'a str>,
+    /// False if only the schema is wanted.
+    pub(crate) load: bool,
     /// True if other processes of this user may read the memory of the worker.
     pub(crate) dumpable: bool,
 }

@@ -13,11 +13,16 @@ use crate::sources;
 /// Code that reads the runner's code from standard input.
 const BOOT: &str = include_str!("../runner/boot.py");
 
-/// Code of the runner: one module in four files.
+/// Code of the runner: one module in several files.
 const RUNNER: &str = concat!(
     include_str!("../runner/job.py"),
     include_str!("../runner/slots.py"),
     include_str!("../runner/batch.py"),
+    include_str!("../runner/hints.py"),
+    include_str!("../runner/kinds.py"),
+    include_str!("../runner/djl.py"),
+    include_str!("../runner/serving.py"),
+    include_str!("../runner/model.py"),
     include_str!("../runner/main.py")
 );
 
@@ -31,6 +36,8 @@ pub(crate) struct Plan {
     folder: PathBuf,
     /// Folders of the models by name.
     pub(crate) models: Map<String, Value>,
+    /// False if only the schema of the inputs is wanted.
+    pub(crate) load: bool,
     /// Digest of sources, models and options.
     digest: blake3::Hasher,
 }
@@ -68,7 +75,7 @@ impl Plan {
             folders.insert(name.to_owned(), text(&model.dir()?)?.into());
         }
         let (file, class) = (text(&file)?, class.map(str::to_owned));
-        Ok(Self { options, file, class, folder, models: folders, digest })
+        Ok(Self { options, file, class, folder, models: folders, load: true, digest })
     }
 
     /// Returns the command of a process, and the code that it reads from standard input first.

@@ -120,6 +120,7 @@ async fn begin(plan: &Plan, control: &mut Wire, address: &str, token: &str) -> i
         models: &plan.models,
         options: &plan.options.options,
         output: plan.options.output.as_deref().and_then(|path| path.to_str()),
+        load: plan.load,
         dumpable,
     };
     control.send(&start).await

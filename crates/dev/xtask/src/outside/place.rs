@@ -36,6 +36,7 @@ const KEEPER: &str = r#""$@" </dev/null & cat >/dev/null; kill "$!"; wait "$!""#
 pub(crate) struct Place {
     folder: PathBuf,
     binary: PathBuf,
+    broker: String,
     key: String,
     port: u16,
     watched: Watched,
@@ -85,9 +86,15 @@ impl Place {
         }
         fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
         let (port, watched) = (free_port()?, Watched::new()?);
-        let binary = binary.to_owned();
-        let keepers = Vec::new();
-        let mut place = Self { folder, binary, key: String::new(), port, watched, keepers };
+        let mut place = Self {
+            folder,
+            binary: binary.to_owned(),
+            broker: broker.to_owned(),
+            key: String::new(),
+            port,
+            watched,
+            keepers: Vec::new(),
+        };
         place.nsbridge(&["keys", "generate", "--out", "keys.json"])?;
         let add = ["gateway", "keys", "add", "api-keys.json", "--tenant", "outside"];
         place.key = place.nsbridge(&add)?.trim().to_owned();
@@ -115,6 +122,7 @@ impl Place {
             .env("OUTSIDE_MODEL", MODEL)
             .env("OUTSIDE_MODEL_FOLDER", root().join(FILES))
             .env("OUTSIDE_BINARY", &self.binary)
+            .env("OUTSIDE_BROKER", &self.broker)
             .env("OUTSIDE_ROOT", root())
             .env("OUTSIDE_METRICS", self.watched.metrics.join(","))
             .env("OUTSIDE_OTLP", &self.watched.collector);

@@ -36,6 +36,8 @@ pub(crate) struct Suite {
 enum Tool {
     /// `requirements.txt` and `run.py`.
     Pip,
+    /// `requirements.txt` and `run.py`, on the system's PyTorch.
+    Torch,
     /// `package.json` and `run.mjs`.
     Npm,
 }
@@ -47,7 +49,7 @@ impl Suite {
 }
 
 /// All suites, in the order in which they run.
-pub(crate) const SUITES: [Suite; 10] = [
+pub(crate) const SUITES: [Suite; 11] = [
     Suite { embedders: &["text-embedding-3-small"], ..Suite::new("openai-npm", Tool::Npm) },
     Suite { models: &["storyteller"], ..Suite::new("langchain", Tool::Pip) },
     Suite {
@@ -65,6 +67,7 @@ pub(crate) const SUITES: [Suite; 10] = [
         models: &["test", "gpt-3.5-turbo-instruct", "davinci-002", "gpt-4.1"],
         ..Suite::new("llama-server", Tool::Pip)
     },
+    Suite::new("transformers", Tool::Torch),
     Suite { watches: true, ..Suite::new("prometheus", Tool::Pip) },
     Suite { watches: true, ..Suite::new("phoenix", Tool::Pip) },
 ];
@@ -95,7 +98,7 @@ impl Suite {
             remove(&stale)?;
         }
         let mut command = match self.tool {
-            Tool::Pip => self.python()?,
+            Tool::Pip | Tool::Torch => self.python()?,
             Tool::Npm => self.node(&room)?,
         };
         command
@@ -113,7 +116,11 @@ impl Suite {
         if self.name == "prometheus" {
             machine::promtool()?;
         }
-        let python = machine::outside(self.name, &self.folder().join("requirements.txt"))?;
+        let requirements = self.folder().join("requirements.txt");
+        let python = match self.tool {
+            Tool::Torch => machine::outside_on_torch(self.name, &requirements)?,
+            _ => machine::outside(self.name, &requirements)?,
+        };
         let mut command = Command::new(python);
         command.arg(self.folder().join("run.py"));
         Ok(command)
@@ -189,7 +196,7 @@ mod tests {
         for suite in SUITES {
             left_out::read(&suite.folder().join("left-out.json")).unwrap();
             let files = match suite.tool {
-                Tool::Pip => ["requirements.txt", "run.py"],
+                Tool::Pip | Tool::Torch => ["requirements.txt", "run.py"],
                 Tool::Npm => ["package.json", "run.mjs"],
             };
             assert!(files.iter().all(|file| suite.folder().join(file).is_file()), "{}", suite.name);

@@ -59,6 +59,41 @@ const MODEL: &str = "
         yield 'answered'
 ";
 
+/// Answers requests by errors of a model for DJLServing that quote the input.
+async fn fail_as_djl() {
+    let folder = Folder::with(
+        "
+        from djl_python import Output
+        def handle(inputs):
+            if inputs.is_empty():
+                return None
+            code, text = inputs.get_as_json()
+            return Output().error(text, code).add(text).finalize(open, text)
+        ",
+    );
+    let system = System::start(folder.options()).await;
+    let failed = system.ask(&json!([500, "canary"])).await.unwrap_err();
+    assert!(!failed.to_string().contains("canary"), "{failed}");
+    let refused = system.ask(&json!([400, "canary"])).await.unwrap_err();
+    assert!(refused.to_string().contains("canary"), "for the client: {refused}");
+    system.worker.stop().await.unwrap();
+}
+
+/// Sends inputs that do not fit the hint.
+async fn fail_a_check() {
+    let folder = Folder::with(
+        "
+        from typing import Dict
+        def handle(input: Dict[str, int]): pass
+        ",
+    );
+    let system = System::start(folder.options()).await;
+    let refused = system.ask(&json!({ "canary": "canary" })).await.unwrap_err();
+    let said = refused.to_string();
+    assert!(said.contains("`input.canary` must be an integer"), "for the client: {said}");
+    system.worker.stop().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_has_prints_of_the_load_and_nothing_that_a_user_wrote() {
     let log = Log::default();
@@ -80,6 +115,8 @@ async fn the_log_has_prints_of_the_load_and_nothing_that_a_user_wrote() {
         assert!(!failed.to_string().contains("canary"), "{failed}");
     }
     system.worker.stop().await.unwrap();
+    fail_as_djl().await;
+    fail_a_check().await;
 
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     for part in [
@@ -89,6 +126,7 @@ async fn the_log_has_prints_of_the_load_and_nothing_that_a_user_wrote() {
         "exception=\"ValueError\"",
         "model.py:16",
         "signal 11",
+        "`handle` returned an Output with code 500",
     ] {
         assert!(log.contains(part), "`{part}` is missing");
     }

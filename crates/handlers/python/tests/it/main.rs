@@ -3,8 +3,11 @@
 
 mod batches;
 mod crashes;
+mod djl;
+mod docs;
 mod errors;
 mod folder;
+mod hints;
 mod loads;
 mod log;
 mod shapes;
