@@ -25,6 +25,8 @@ pub(crate) struct Machine {
     pub(crate) openai: PathBuf,
     /// Python with Anthropic's official client.
     pub(crate) anthropic: PathBuf,
+    /// Python with onnx and onnxruntime.
+    pub(crate) onnx: PathBuf,
     /// Python with the packages of the trainer.
     pub(crate) trainer: Option<PathBuf>,
     /// GGUF file of SmolLM2-135M-Instruct.
@@ -40,9 +42,9 @@ pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
     say::step("what the tests need");
     rabbitmq::ready()?;
     let (client, moto) = (client()?, moto()?);
-    let (openai, anthropic) = (openai()?, anthropic()?);
+    let (openai, anthropic, onnx) = (openai()?, anthropic()?, onnx()?);
     let trainer = if with_trainer { Some(trainer()?) } else { None };
-    Ok(Machine { client, moto, openai, anthropic, trainer, smollm2: models::smollm2()? })
+    Ok(Machine { client, moto, openai, anthropic, onnx, trainer, smollm2: models::smollm2()? })
 }
 
 /// Makes sure that the library for shifting a process's clock is installed.
@@ -71,7 +73,12 @@ pub(crate) fn promtool() -> Result<()> {
     Ok(())
 }
 
-fn client() -> Result<PathBuf> {
+/// Returns a Python with the packages of the Python client and of its tests.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the packages.
+pub(crate) fn client() -> Result<PathBuf> {
     plain("python-client", "python/requirements.txt")
 }
 
@@ -85,6 +92,10 @@ fn openai() -> Result<PathBuf> {
 
 fn anthropic() -> Result<PathBuf> {
     plain("anthropic", "crates/cli/tests/anthropic/requirements.txt")
+}
+
+fn onnx() -> Result<PathBuf> {
+    plain("onnx", "examples/python/onnx/requirements.txt")
 }
 
 const ENGINE_PEERS: &str = "crates/dev/bench/src/bin/bench-engine/peers/requirements.txt";
