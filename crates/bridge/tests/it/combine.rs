@@ -15,7 +15,7 @@ use nsbridge_testkit::system::client::{
 };
 use nsbridge_testkit::system::{Running, Setup};
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::script::until;
 use crate::stories;
@@ -307,7 +307,8 @@ async fn dropping_a_flow_cancels_every_step_in_flight(broker: Arc<dyn Broker>) {
     drop(flow);
     for reply in [&mut reply, &mut inner] {
         let end = loop {
-            match reply.next().await.unwrap() {
+            let event = timeout(Duration::from_secs(20), reply.next()).await;
+            match event.expect("a running reply").unwrap() {
                 Ok(Event::Piece(TextPiece { .. })) => {}
                 end => break end,
             }
