@@ -306,14 +306,16 @@ async fn dropping_a_flow_cancels_every_step_in_flight(broker: Arc<dyn Broker>) {
     assert!(ended.is_ok());
     drop(flow);
     for reply in [&mut reply, &mut inner] {
-        let end = loop {
-            let event = timeout(Duration::from_secs(20), reply.next()).await;
-            match event.expect("a running reply").unwrap() {
-                Ok(Event::Piece(TextPiece { .. })) => {}
-                end => break end,
+        let last = async {
+            loop {
+                match reply.next().await.unwrap() {
+                    Ok(Event::Piece(TextPiece { .. })) => {}
+                    last => break last,
+                }
             }
         };
-        assert!(matches!(end, Err(ClientError::Closed)), "{end:?}");
+        let last = timeout(Duration::from_secs(20), last).await.expect("the end of the reply");
+        assert!(matches!(last, Err(ClientError::Closed)), "{last:?}");
     }
     place.until_stopped(2).await;
     let refused = part.judge(place.model(), JudgeInput::text("late")).await;
