@@ -1,7 +1,8 @@
-"""Writes files of crates/crypto/vectors.
+"""Writes files of crates/crypto/vectors and crates/client/vectors.
 
     python make_vectors.py > ../../crates/crypto/vectors/wire-v1-additions.json
     python make_vectors.py kms > ../../crates/crypto/vectors/wire-v1-kms.json
+    python make_vectors.py flow > ../../crates/client/vectors/flow-v1.json
 
 Written from the text of docs/protocol.md, not from the Rust code: two programs that produce these
 bytes implement the same protocol. All values are fixed; a real sealer draws a new salt each time.
@@ -9,6 +10,7 @@ bytes implement the same protocol. All values are fixed; a real sealer draws a n
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import sys
@@ -148,6 +150,23 @@ def kms_vectors() -> dict:
     }
 
 
+def flow_vectors() -> list[dict]:
+    """Returns seeds of the steps of flows; the last ones are of a flow within a flow."""
+
+    def row(seed: int, number: int) -> dict:
+        digest = hashlib.sha256(b"nsbridge flow\0" + struct.pack(">QQ", seed, number)).digest()
+        bits = "".join(f"{byte:08b}" for byte in digest)[:53]
+        return {"seed": seed, "number": number, "step_seed": int(bits, 2)}
+
+    seeds = [0, 7, (1 << 53) - 1, (1 << 64) - 1]
+    rows = [row(seed, number) for seed in seeds for number in (0, 1, 2, (1 << 64) - 1)]
+    part = row(7, 3)["step_seed"]
+    return rows + [row(7, 3), row(part, 0), row(part, 1)]
+
+
+MADE = {"kms": kms_vectors, "flow": flow_vectors}
+
 if __name__ == "__main__":
-    json.dump(kms_vectors() if sys.argv[1:] == ["kms"] else vectors(), sys.stdout, indent=1)
+    made = MADE[sys.argv[1]]() if sys.argv[1:] else vectors()
+    json.dump(made, sys.stdout, indent=1)
     print()

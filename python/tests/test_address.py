@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import unittest
 
+from nsbridge.amqp import Amqp
 from nsbridge.channel import private
 from nsbridge.errors import BrokerError
 
 
 class Address(unittest.TestCase):
+    def test_the_connections_have_names(self):
+        broker = Amqp("amqp://localhost", name="api-1")
+        names = [p.client_properties for p in (broker.parameters, broker._publishing)]
+        self.assertEqual(
+            names, [{"connection_name": "api-1 replies"}, {"connection_name": "api-1 requests"}]
+        )
+
     def test_l5_another_machine_is_reached_over_tls_or_by_an_explicit_word(self):
         for here in [
             "amqp://localhost",

@@ -160,6 +160,29 @@ class Reattach(Scripted):
             (key, kind, read_pieces(content[4 + length :])), ("b", RESUME, (0, WORDS[:2]))
         )
 
+    def test_a_request_that_was_fixed_before_it_was_sent_keeps_its_id_seed_and_times(self):
+        fixed = ResumePoint.new(timeout=60, seed=7)
+        self.assertEqual(fixed.expires_at_ms - fixed.created_at_ms, 60_000)
+        self.assertNotEqual(fixed.id, ResumePoint.new().id)
+        self.assertNotEqual(ResumePoint.new().seed, ResumePoint.new().seed)
+
+        async def script():
+            for _ in range(2):  # the second process knows no more than the first
+                async with self.client() as client:
+                    reply = await client.reattach(
+                        "m", {"prompt": "a bear"}, ResumePoint.from_json(fixed.to_json())
+                    )
+                    self.assertEqual((reply.id, reply.seed), (fixed.id, 7))
+
+        self.play(script())
+        first, again = (worker.open_request(m.body, KEY) for m in self.broker.sent)
+        self.assertEqual((first[0], first[1]), (again[0], again[1]), "id, times, seed and input")
+        head = first[0]
+        self.assertEqual(
+            (head.created_at_ms, head.expires_at_ms), (fixed.created_at_ms, fixed.expires_at_ms)
+        )
+        self.assertNotEqual(self.broker.sent[0].body, self.broker.sent[1].body, "another salt")
+
     def test_a_stream_that_differs_from_stored_pieces_outranks_them(self):
         async def script():
             point = ResumePoint(

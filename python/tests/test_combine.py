@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import unittest
 
+import make_vectors
 from fake import Fake
-from nsbridge import AsyncClient, BadInput, Client, Deadline
+from nsbridge import AsyncClient, BadInput, Client, Deadline, UnexpectedPiece
 from nsbridge.combine import CutOff, Flow, answer, in_order, judged, retrieve, step_seed
-from place import Place, wait_until
+from place import ROOT, Place, wait_until
 
 BEAR = "Once a bear"
 
@@ -89,6 +91,20 @@ class Steps(unittest.TestCase):
 
         self.assertRaises(CutOff, self.play, script)
         self.assertEqual(self.writer.ended("ok") + self.writer.ended("cancelled"), before)
+
+    def test_a_label_without_a_score_lets_nothing_pass(self):
+        async def script(flow):
+            text = judged(flow, BEAR, **self.names(), limits={"rude": 1, "typo": 1})
+            return [part async for part in text]
+
+        self.assertRaisesRegex(UnexpectedPiece, "no score for `typo`", self.play, script)
+
+    def test_a_limit_that_is_no_number_lets_nothing_pass(self):
+        async def script(flow):
+            text = judged(flow, BEAR, **self.names(), limits={"rude": math.nan})
+            return [part async for part in text]
+
+        self.assertRaises(CutOff, self.play, script)
 
     def test_all_steps_share_deadline_and_trace_and_each_has_its_own_seed(self):
         async def script(flow):
@@ -216,6 +232,17 @@ class Retrieval(unittest.TestCase):
         self.assertEqual((found[0].text, len(found)), (passages[1], 2))
         self.assertGreater(found[0].score, 0.999)
         self.assertEqual(made.text, f"Sources:\n[1] {passages[1]}\n\nQuestion: {passages[1]}")
+
+
+class Seeds(unittest.TestCase):
+    """Rule for the seeds of steps, which the Rust client has too."""
+
+    def test_the_seeds_of_steps_are_those_of_the_vectors(self):
+        path = ROOT / "crates" / "client" / "vectors" / "flow-v1.json"
+        rows = json.loads(path.read_text())
+        self.assertEqual(rows, make_vectors.flow_vectors())
+        for row in rows:
+            self.assertEqual(step_seed(row["seed"], row["number"]), row["step_seed"])
 
 
 class InOrder(unittest.IsolatedAsyncioTestCase):

@@ -85,7 +85,7 @@ impl Client {
         let id = request.id.unwrap_or_else(|| RequestId(Uuid::now_v7()));
         let seed = match request.seed {
             Some(seed) => seed,
-            None => u64::from_ne_bytes(random()?) & SEED_BITS,
+            None => draw_seed()?,
         };
         let mut point = ResumePoint::new(id, seed, created, created + request.timeout);
         point.clients = 0;
@@ -210,8 +210,13 @@ fn millis(time: SystemTime) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Draws the seed of a request.
+pub(crate) fn draw_seed() -> Result<u64> {
+    Ok(u64::from_ne_bytes(random()?) & SEED_BITS)
+}
+
 /// Creates the root span of a new trace. It stands for the caller's span, and is never exported.
-fn begin_trace() -> Result<TraceParent> {
+pub(crate) fn begin_trace() -> Result<TraceParent> {
     loop {
         // An id of zeros is invalid, and does not occur twice in a row.
         if let Some(root) = TraceParent::root(random()?, random()?) {

@@ -32,6 +32,7 @@
 //! | the whole reply | [`Reply::collect`] |
 //! | input and pieces of text models | [`TextInput`] and [`TextPiece`] |
 //! | pieces of a type of your own | an implementation of [`ReplayKey`] |
+//! | requests in steps, with one deadline and one seed | [`combine::Flow`] |
 //! | to continue a request of another process | [`Client::reattach`] with a [`ResumePoint`] |
 //! | tests without a server | [`MemoryBroker`] |
 //! | other waiting times | [`Timing`] |
@@ -62,6 +63,7 @@
 //! ```
 
 mod client;
+pub mod combine;
 mod envelope;
 mod error;
 mod merge;

@@ -111,6 +111,10 @@ impl Original {
 /// Progress of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
+    /// True once the request has ended.
+    pub(crate) over: bool,
+    /// True if the client canceled the request before its end.
+    pub(crate) canceled: bool,
     pub(crate) pieces: usize,
     pub(crate) gap: bool,
     /// Time of the last sign of life.
@@ -134,6 +138,8 @@ pub(crate) struct PendingRequest {
     merge: Merge,
     /// `None` once the request is over.
     inbox: Option<mpsc::Sender<ReplyEvent>>,
+    /// True if the client canceled the request before its end.
+    canceled: bool,
     /// Workers that opened a stream most recently and have not ended it.
     workers: VecDeque<Worker>,
     pub(crate) deadline: Instant,
@@ -163,6 +169,7 @@ impl PendingRequest {
             original,
             merge,
             inbox: Some(sender),
+            canceled: false,
             workers: VecDeque::new(),
             deadline,
             heard: Instant::now(),
@@ -184,7 +191,8 @@ impl PendingRequest {
         let revision = self.merge.revision().cloned();
         let (fingerprint, attempt) = (self.merge.fingerprint(), self.merge.attempt());
         let (heard, sealed) = (self.heard, self.sealed);
-        Progress { pieces, gap, heard, sealed, revision, fingerprint, attempt }
+        let (over, canceled) = (self.is_over(), self.canceled);
+        Progress { over, canceled, pieces, gap, heard, sealed, revision, fingerprint, attempt }
     }
 
     /// Passes a hint to the caller. Any publisher can send any number of hints, so their number is
@@ -268,6 +276,7 @@ impl PendingRequest {
         }
         let messages = self.cancels();
         self.end();
+        self.canceled = true;
         messages
     }
 

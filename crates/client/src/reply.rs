@@ -107,6 +107,11 @@ impl<O: DeserializeOwned> Reply<O> {
         }
     }
 
+    /// Returns a handle with which the request can be canceled while its reply is read.
+    pub(crate) fn running(&self) -> Running {
+        Running { router: self.router.clone(), registration: self.registration }
+    }
+
     /// Returns the request id, which is safe to log.
     pub fn id(&self) -> RequestId {
         self.registration.id
@@ -187,7 +192,9 @@ impl<O: DeserializeOwned> Reply<O> {
             let progress = self.router.progress(self.registration);
             match self.inbox.poll_recv(context) {
                 Poll::Ready(Some(event)) => return Poll::Ready(self.read(event)),
-                Poll::Ready(None) if progress.is_none() => return Poll::Ready(Err(Error::Closed)),
+                Poll::Ready(None) if self.running().was_canceled() => {
+                    return Poll::Ready(Err(Error::Closed));
+                }
                 Poll::Ready(None) => {
                     return Poll::Ready(Err(Error::SlowConsumer { limit: INBOX }));
                 }
@@ -248,6 +255,36 @@ impl<O> Drop for Reply<O> {
     fn drop(&mut self) {
         // Has no effect if the request is over.
         self.router.cancel(self.registration);
+    }
+}
+
+/// Handle of a request that may still run.
+#[derive(Clone)]
+pub(crate) struct Running {
+    router: Arc<Router>,
+    registration: Registration,
+}
+
+impl Running {
+    /// Cancels the request. Has no effect if it is over.
+    pub(crate) fn cancel(&self) {
+        self.router.cancel(self.registration);
+    }
+
+    /// Returns true if the request has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.router.progress(self.registration).is_none_or(|progress| progress.over)
+    }
+
+    /// Returns true if the request was canceled or forgotten before its end.
+    fn was_canceled(&self) -> bool {
+        self.router.progress(self.registration).is_none_or(|progress| progress.canceled)
+    }
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("id", &self.registration.id).finish_non_exhaustive()
     }
 }
 

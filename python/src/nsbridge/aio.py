@@ -40,6 +40,7 @@ class AsyncClient:
 
     `broker` is a URL such as `amqp://user:password@host:5672/%2f`. `keys` is the path of a keyring
     file or a key provider. Entering the context connects; leaving it cancels all requests.
+    The broker's tools show the connections under `name`.
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class AsyncClient:
         *,
         tenant: str = "default",
         timing: Timing = Timing(),
+        name: str = "nsbridge client",
     ):
-        self._broker = broker
+        self._broker, self._name = broker, name
         self._keys = Keyring(keys) if isinstance(keys, (str, os.PathLike)) else keys
         self.tenant, self.timing = tenant, timing
         self._router: Router | None = None
@@ -60,7 +62,7 @@ class AsyncClient:
         """Connects to the broker. Raises `BrokerError` if it cannot be used."""
         if self._router is None:
             self._loop, broker = asyncio.get_running_loop(), self._broker
-            amqp = Amqp(broker, self.timing) if isinstance(broker, str) else broker
+            amqp = Amqp(broker, self.timing, self._name) if isinstance(broker, str) else broker
             router = Router(amqp, self.timing)
             try:
                 await router.start()

@@ -23,10 +23,14 @@ NOT_FOUND = 404
 
 
 class Amqp:
-    """Broker at a URL such as `amqp://user:password@host:5672/%2f`."""
+    """Broker at a URL such as `amqp://user:password@host:5672/%2f`.
 
-    def __init__(self, url: str, timing: Timing = Timing()):
-        self.parameters = address(url)
+    The broker's tools show the connections as `name replies` and `name requests`.
+    """
+
+    def __init__(self, url: str, timing: Timing = Timing(), name: str = "nsbridge client"):
+        self.parameters = address(url, f"{name} replies")
+        self._publishing = address(url, f"{name} requests")
         self.timing = timing
         self._publisher: Publisher | None = None
         self._opening = asyncio.Lock()
@@ -94,7 +98,7 @@ class Amqp:
             if self._publisher is not None:
                 return self._publisher, False
             try:
-                self._publisher = await Publisher.open(self.parameters)
+                self._publisher = await Publisher.open(self._publishing)
             except Gone as error:
                 why = f"cannot use the broker at {self.where}: {reason(error)}"
                 raise BrokerError(why) from error

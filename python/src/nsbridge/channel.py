@@ -49,8 +49,8 @@ def private(url: str) -> str:
     return parts._replace(query=query).geturl()
 
 
-def address(url: str) -> Any:
-    """Returns pika's parameters for a URL."""
+def address(url: str, name: str) -> Any:
+    """Returns pika's parameters for a URL. The broker's tools show the connection's name."""
     try:
         parameters = pika.URLParameters(private(url))
     except BrokerError:
@@ -59,6 +59,7 @@ def address(url: str) -> Any:
         raise BrokerError("the URL is not amqp://user:password@host:5672/%2f") from None
     parameters.socket_timeout = parameters.stack_timeout = CONNECT_S
     parameters.connection_attempts = 1
+    parameters.client_properties = {"connection_name": name}
     if "heartbeat=" not in url:
         parameters.heartbeat = HEARTBEAT_S
     return parameters

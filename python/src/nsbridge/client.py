@@ -30,7 +30,8 @@ class Client:
     """Client of nsbridge workers, for any number of threads. Creating it connects.
 
     `broker` is a URL such as `amqp://user:password@host:5672/%2f`. `keys` is the path of a keyring
-    file or a key provider. Leaving its context cancels all requests.
+    file or a key provider. Leaving its context cancels all requests. The broker's tools show the
+    connections under `name`.
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class Client:
         *,
         tenant: str = "default",
         timing: Timing = Timing(),
+        name: str = "nsbridge client",
     ):
-        self._async = AsyncClient(broker, keys, tenant=tenant, timing=timing)
+        self._async = AsyncClient(broker, keys, tenant=tenant, timing=timing, name=name)
         self._process = os.getpid()
         self._loop = loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=serve, args=(loop,), name="nsbridge", daemon=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .aio import AsyncClient
-from .errors import Deadline
+from .errors import Deadline, UnexpectedPiece
 from .reply import AsyncReply
 from .request import traceparent
 from .text import Embeddings, P, Prompt, Result, Scores, TextPiece, read_json
@@ -178,7 +178,10 @@ class Flow:
 
 
 def step_seed(seed: int, number: int) -> int:
-    """Returns the seed of a step: 53 bits of SHA-256 of a label, the flow's seed and the number."""
+    """Returns the seed of a step: 53 bits of SHA-256 of a label, the flow's seed and the number.
+
+    The Rust client has the same rule.
+    """
     text = b"nsbridge flow\0" + seed.to_bytes(8, "big") + number.to_bytes(8, "big")
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 11
 
@@ -206,14 +209,19 @@ async def judged(
 
     The judge reads the prompt first, then the text so far after each `every` characters and at its
     end. `limits` are the highest scores that pass, by label. A higher one cancels the writer and
-    raises `CutOff`. `options` are fields of the writer's input, such as `max_tokens`.
+    raises `CutOff`; a label without a score raises `UnexpectedPiece`. `options` are fields of the writer's input, such as `max_tokens`.
     """
 
     async def check(text: str, passed: str) -> None:
         scores = await flow.judge(judge, text, labels=labels)
         for label, limit in limits.items():
-            score = scores.scores.get(label, 0.0)
-            if score > limit:
+            score = scores.scores.get(label)
+            if score is None:
+                raise UnexpectedPiece(
+                    f"the judge gave no score for `{label}`: name one of its categories, "
+                    "or pass labels"
+                )
+            if not score <= limit:  # a limit that is no number lets nothing pass
                 raise CutOff(label, score, limit, passed)
 
     await check(prompt, "")

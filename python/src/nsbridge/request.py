@@ -33,6 +33,18 @@ class ResumePoint:
     fingerprint: str | None = None
     pieces: list[bytes] = field(default_factory=list, repr=False)
 
+    @classmethod
+    def new(cls, *, timeout: float = 300, seed: int | None = None) -> ResumePoint:
+        """Returns the state of a request that is not submitted yet.
+
+        A program that stores it first and submits by `reattach` has one id, one seed and one time
+        limit for the request, however often it is interrupted.
+        """
+        now = int(time.time() * 1000)
+        seed = secrets.randbits(53) if seed is None else seed
+        name = str(uuid.UUID(bytes=uuid7(now)))
+        return cls(name, seed, now, now + int(timeout * 1000), clients=0)
+
     def to_json(self) -> str:
         """Returns the state as JSON."""
         pieces = [piece.hex() for piece in self.pieces]
@@ -88,14 +100,13 @@ class Request:
         self.check()
         if self.point is not None:
             return replace(self.point, clients=max(self.point.clients, 1))
-        now = int(time.time() * 1000)
-        seed = secrets.randbits(53) if self.seed is None else self.seed
-        name = self.id or str(uuid.UUID(bytes=uuid7(now)))
+        point = ResumePoint.new(timeout=self.timeout, seed=self.seed)
+        if self.id is None:
+            return point
         try:
-            name = str(uuid.UUID(name))
+            return replace(point, id=str(uuid.UUID(self.id)))
         except ValueError:
             raise InvalidRequest("the id of a request is a UUID") from None
-        return ResumePoint(name, seed, now, now + int(self.timeout * 1000), clients=0)
 
     def content(self, seed: int) -> bytes:
         """Returns the content that is sealed."""

@@ -5,6 +5,7 @@
 mod blame;
 mod bulk;
 mod canary;
+mod combine;
 mod giving_up;
 mod judged;
 #[cfg(feature = "kms")]

@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
     /// Duration of a soak test, in minutes.
     #[arg(long)]
     minutes: Option<u64>,
+    /// Client that submits the requests.
+    #[arg(long, value_enum, default_value_t)]
+    client: Client,
     /// Checks the journals below this folder again without running a scenario.
     #[arg(long, value_name = "DIR", exclusive = true)]
     check: Option<PathBuf>,
@@ -45,6 +48,16 @@ pub(crate) struct Arguments {
     /// fails. With a name, runs only that mutant.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = ALL, exclusive = true)]
     mutants: Option<String>,
+}
+
+/// Client of the requests of a scenario.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Client {
+    /// Client in Rust.
+    #[default]
+    Rust,
+    /// Client of the Python package. Scenarios with callers of a gateway are left out.
+    Python,
 }
 
 impl Arguments {
@@ -88,7 +101,7 @@ pub(crate) fn driver(cargo: &Cargo) -> Command {
 }
 
 fn play(mut command: Command, arguments: &Arguments) -> Result<bool> {
-    let Arguments { scenarios, rounds, seed, at_once, minutes, check, list, mutants: _ } =
+    let Arguments { scenarios, rounds, seed, at_once, minutes, client, check, list, mutants: _ } =
         arguments;
     if let Some(dir) = check {
         // The driver runs in the repository's root, so the path must be absolute.
@@ -98,6 +111,9 @@ fn play(mut command: Command, arguments: &Arguments) -> Result<bool> {
     if *list {
         command.arg("--list");
         return cargo::run(command);
+    }
+    if *client == Client::Python {
+        command.arg("--python-client").arg(machine::client()?);
     }
     for name in scenarios {
         command.args(["--scenario", name]);

@@ -28,6 +28,8 @@ pub(crate) struct Machine {
     pub(crate) anthropic: PathBuf,
     /// Python with a validator of JSON schemas and with pydantic.
     pub(crate) schemas: PathBuf,
+    /// Python with onnx and onnxruntime.
+    pub(crate) onnx: PathBuf,
     /// Python with the packages of the trainer.
     pub(crate) trainer: Option<PathBuf>,
     /// GGUF file of SmolLM2-135M-Instruct.
@@ -43,10 +45,11 @@ pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
     say::step("what the tests need");
     rabbitmq::ready()?;
     let (client, moto) = (client()?, moto()?);
-    let (openai, anthropic, schemas) = (openai()?, anthropic()?, schemas()?);
+    let (openai, anthropic) = (openai()?, anthropic()?);
+    let (schemas, onnx) = (schemas()?, onnx()?);
     let trainer = if with_trainer { Some(trainer()?) } else { None };
     let smollm2 = models::smollm2()?;
-    Ok(Machine { client, moto, openai, anthropic, schemas, trainer, smollm2 })
+    Ok(Machine { client, moto, openai, anthropic, schemas, onnx, trainer, smollm2 })
 }
 
 /// Makes sure that the library for shifting a process's clock is installed.
@@ -75,7 +78,12 @@ pub(crate) fn promtool() -> Result<()> {
     Ok(())
 }
 
-fn client() -> Result<PathBuf> {
+/// Returns a Python with the packages of the Python client and of its tests.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the packages.
+pub(crate) fn client() -> Result<PathBuf> {
     plain("python-client", "python/requirements.txt")
 }
 
@@ -93,6 +101,10 @@ fn anthropic() -> Result<PathBuf> {
 
 fn schemas() -> Result<PathBuf> {
     plain("schemas", "crates/handlers/python/tests/requirements.txt")
+}
+
+fn onnx() -> Result<PathBuf> {
+    plain("onnx", "examples/python/onnx/requirements.txt")
 }
 
 const ENGINE_PEERS: &str = "crates/dev/bench/src/bin/bench-engine/peers/requirements.txt";

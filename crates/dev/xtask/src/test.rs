@@ -53,6 +53,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
         command.env("NSBRIDGE_TEST_OPENAI", &machine.openai);
         command.env("NSBRIDGE_TEST_ANTHROPIC", &machine.anthropic);
         command.env("NSBRIDGE_TEST_SCHEMAS", &machine.schemas);
+        command.env("NSBRIDGE_TEST_ONNX", &machine.onnx);
         command.env(machine::models::VARIABLE, &machine.smollm2);
         broker.tell(command)
     };

@@ -14,6 +14,7 @@ use crate::check::{self, Report};
 use crate::excerpt;
 use crate::plan::Plan;
 use crate::process::leave_with_the_starter;
+use crate::python::has_client;
 use crate::scenarios::{Needs, SCENARIOS, Scenario};
 use crate::stage::Stage;
 use crate::table;
@@ -39,6 +40,9 @@ pub(crate) struct Drive {
     /// Number of rounds that are played at the same time
     #[arg(long, default_value_t = 6)]
     at_once: usize,
+    /// Python interpreter for clients in Python, in place of clients in Rust
+    #[arg(long, value_name = "PYTHON")]
+    python_client: Option<PathBuf>,
     /// Exits when standard input closes
     #[arg(long, hide = true)]
     attended: bool,
@@ -56,7 +60,7 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
     if drive.attended {
         leave_with_the_starter();
     }
-    let chosen = choose(&drive.scenarios)?;
+    let chosen = choose(&drive.scenarios, drive.python_client.is_some())?;
     let seed = match drive.seed {
         Some(seed) => seed,
         None => u64::from(getrandom::u32().map_err(|error| anyhow::anyhow!("{error}"))?),
@@ -72,7 +76,8 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
             those.map(move |scenario| (*scenario, round))
         });
         let (rounds, folder) = (Mutex::new(rounds.collect()), folder.clone());
-        Lane { rounds, seed, folder, minutes: drive.minutes }
+        let python = drive.python_client.clone();
+        Lane { rounds, seed, folder, minutes: drive.minutes, python }
     };
     let (shared, own) = (lane(false), lane(true));
     let reports = thread::scope(|scope| {
@@ -93,13 +98,16 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
     Ok(table::print(reports))
 }
 
-fn choose(names: &[String]) -> Result<Vec<&'static Scenario>> {
+/// Returns the scenarios with these names, or all. With clients in Python, only those that have a
+/// client process.
+fn choose(names: &[String], python: bool) -> Result<Vec<&'static Scenario>> {
     for name in names {
+        ensure!(!python || has_client(name), "the callers of `{name}` use a gateway, not a client");
         let known = SCENARIOS.iter().any(|scenario| scenario.name == name);
         ensure!(known, "there is no scenario `{name}`; `--list` shows those that are");
     }
     let wanted = |it: &&Scenario| match names {
-        [] => it.needs != Needs::Time,
+        [] => it.needs != Needs::Time && (!python || has_client(it.name)),
         names => names.iter().any(|name| name == it.name),
     };
     Ok(SCENARIOS.iter().filter(wanted).collect())
@@ -111,6 +119,8 @@ struct Lane {
     seed: u64,
     folder: PathBuf,
     minutes: u64,
+    /// Interpreter of clients in Python.
+    python: Option<PathBuf>,
 }
 
 impl Lane {
@@ -162,6 +172,7 @@ impl Lane {
             Plan { scenario: scenario.name.into(), round, seed: self.seed, ..Plan::default() };
         let mut stage = Stage::set(plan, &dir, Arc::clone(node), runtime)?;
         stage.minutes = self.minutes;
+        stage.client_settings.python.clone_from(&self.python);
         // An error of the scenario becomes a journal event, so that the checker reports it with the
         // other problems.
         let played = (scenario.play)(&mut stage).and_then(|()| stage.finish());

@@ -23,6 +23,7 @@ mod journal;
 mod order;
 mod plan;
 mod process;
+mod python;
 mod random;
 mod scenarios;
 mod stage;

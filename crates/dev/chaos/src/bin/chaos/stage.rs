@@ -30,6 +30,7 @@ use crate::http_caller::Balanced;
 use crate::journal::{Journal, Line, What};
 use crate::plan::{Ask, Expect, Plan};
 use crate::process::held;
+use crate::python::client_command;
 use crate::random::Random;
 use crate::tap::Tap;
 use crate::watched::Trick;
@@ -118,6 +119,7 @@ impl Stage {
                 heartbeat: 10,
                 trick: Trick::None,
                 reply_queue_bytes: None,
+                python: None,
             },
             minutes: 0,
             proxy: Proxy::to(addr)?,
@@ -261,8 +263,11 @@ impl Stage {
         };
         let path = self.dir.join(format!("{name}.json"));
         fs::write(&path, serde_json::to_vec(&config)?)?;
-        let dir = self.dir.clone();
-        let command = move |name: &str| part_command(&dir, name, "client", &path);
+        let (dir, python) = (self.dir.clone(), settings.python.clone());
+        let command = move |name: &str| match &python {
+            None => part_command(&dir, name, "client", &path),
+            Some(python) => client_command(&dir, name, python, &path),
+        };
         self.clients.push(Kept::start(&name, &self.journal, false, command)?);
         self.listen()?;
         self.client()?.say("go\n")

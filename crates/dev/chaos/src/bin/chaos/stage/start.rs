@@ -36,6 +36,8 @@ pub(crate) struct ClientSettings {
     pub(crate) heartbeat: u32,
     pub(crate) trick: Trick,
     pub(crate) reply_queue_bytes: Option<u64>,
+    /// Interpreter of clients in Python; `None` is a client in Rust.
+    pub(crate) python: Option<PathBuf>,
 }
 
 pub(super) fn write_keyring(path: &Path) -> Result<()> {

@@ -1,0 +1,179 @@
+"""Client process of a round, in Python: submits the requests of its plan through the production
+client and records every event, as `client.rs` does.
+
+The driver starts it with a configuration file, and PYTHONPATH names the client's sources.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+
+from nsbridge import AsyncClient, constants, errors, events
+from nsbridge.amqp import Amqp
+from nsbridge.text import TextPiece
+
+REQUEST = b"NSBQ"
+NOBODYS_QUEUE = f"nsbridge.reply.{0:032x}"
+FORGED_COUNT = 40  # above every limit of a worker
+FORGED_HEADERS = {"x-delivery-count": FORGED_COUNT, "x-acquired-count": FORGED_COUNT}
+
+
+class Journal:
+    """Journal of the round, one write for each line."""
+
+    def __init__(self, folder: str):
+        path = os.path.join(folder, "journal.jsonl")
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def note(self, what: str, **fields) -> None:
+        line = {"at": time.clock_gettime_ns(time.CLOCK_BOOTTIME), "what": what, **fields}
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+
+class Watched(Amqp):
+    """Broker that records each sealed request and each subscription, and applies the tricks."""
+
+    def __init__(self, url: str, name: str, journal: Journal, trick: str):
+        super().__init__(url, name=name)
+        self._journal, self._trick = journal, trick
+
+    async def connect(self, queue, watcher) -> None:
+        await super().connect(queue, Hearing(watcher, self._journal))
+
+    async def publish(self, message):
+        if not message.body.startswith(REQUEST):
+            return await super().publish(message)
+        self._journal.note("enqueue", request=message.message_id, frame=message.body.hex())
+        if self._trick == "Twice":
+            await super().publish(message)
+        elif self._trick == "ForgedReplyTo":
+            await super().publish(dataclasses.replace(message, reply_to=NOBODYS_QUEUE))
+        elif self._trick == "ForgedCount":
+            headers = {**message.headers, **FORGED_HEADERS}
+            message = dataclasses.replace(message, headers=headers)
+        return await super().publish(message)
+
+
+class Hearing:
+    """Watcher of the broker that records when replies can be received."""
+
+    def __init__(self, watcher, journal: Journal):
+        self._watcher, self._journal = watcher, journal
+        self.take = watcher.take
+
+    def listening(self, lost: bool) -> None:
+        self._journal.note("listening", pid=os.getpid(), hears=True)
+        self._watcher.listening(lost)
+
+    def disconnected(self) -> None:
+        self._journal.note("listening", pid=os.getpid(), hears=False)
+        self._watcher.disconnected()
+
+
+class Caller:
+    """Caller of one request."""
+
+    def __init__(self, client: AsyncClient, journal: Journal, ask: dict):
+        self._client, self._journal, self._ask = client, journal, ask
+        self._n = ask["order"]["n"]
+
+    async def ask(self, model: str, began: float) -> None:
+        ask = self._ask
+        await asyncio.sleep(began + ask["after_ms"] / 1000 - time.monotonic())
+        reply = self._client.submit(
+            model,
+            ask["order"],
+            read=TextPiece.read,
+            seed=ask["seed"],
+            bulk=ask["priority"] == "bulk",
+            timeout=ask["timeout_ms"] / 1000,
+        )
+        request = ""
+        try:
+            request = (await reply).id
+            self._note("asked", request)
+            await self._read(reply, request, ask["reading"])
+        except errors.Error as error:
+            self._note("failed", request, code=code(error), message=str(error))
+
+    async def _read(self, reply, request: str, reading) -> None:
+        limits = reading if isinstance(reading, dict) else {}
+        await asyncio.sleep(limits.get("AfterMs", 0) / 1000)
+        pieces = 0
+        async for event in reply.events():
+            if isinstance(event, events.Piece):
+                self._note("piece", request, index=pieces, text=event.value.text)
+                pieces += 1
+            elif isinstance(event, events.Restart):
+                pieces = event.kept
+                self._note("restarted", request, kept=pieces)
+            elif isinstance(event, events.Waiting):
+                self._note("waiting", request)
+            elif isinstance(event, events.Hint):
+                self._note("hint", request, code=event.code)
+            elif isinstance(event, events.Done):
+                self._note("done", request)
+            if pieces == limits.get("UntilPiece"):
+                self._note("cancelled", request)
+                await reply.cancel()
+                return
+
+    def _note(self, what: str, request: str, **fields) -> None:
+        self._journal.note(what, n=self._n, request=request, **fields)
+
+
+def code(error: errors.Error) -> str:
+    """Returns a code for each kind of failure; one reported by a worker has its error code."""
+    own = [
+        (errors.Truncated, "truncated"),
+        (errors.Deadline, "late"),
+        (errors.SlowConsumer, "slow-consumer"),
+        (errors.NoSuchModel, "no-such-model"),
+        (errors.QueueFull, "queue-full"),
+        (errors.Closed, "closed"),
+    ]
+    return next((name for kind, name in own if isinstance(error, kind)), error.code or "other")
+
+
+def leave_with_the_starter() -> None:
+    """Ends the process when its standard input closes: its parent has ended in whatever way."""
+
+    def wait() -> None:
+        # Not by `sys.stdin`: a thread that holds its lock aborts the interpreter's shutdown.
+        while os.read(0, 4096):
+            pass
+        os._exit(3)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+async def submit_all(config: dict) -> None:
+    limit = config["reply_queue_bytes"]
+    if limit is not None:
+        constants.REPLY_QUEUE_ARGUMENTS["x-max-length-bytes"] = limit
+    name, journal = config["name"], Journal(config["dir"])
+    broker = Watched(config["url"], name, journal, config["trick"])
+    async with AsyncClient(broker, config["keyring"], tenant="chaos") as client:
+        queue = client.reply_queue
+        journal.note("client", pid=os.getpid(), name=name, reply_queue=queue)
+        # The tap must receive the first frame, so requests are submitted only after the driver has
+        # started it.
+        if not await asyncio.get_running_loop().run_in_executor(None, os.read, 0, 64):
+            raise SystemExit("the driver is gone")
+        leave_with_the_starter()
+        began = time.monotonic()
+        callers = [Caller(client, journal, ask) for ask in config["asks"]]
+        await asyncio.gather(*(caller.ask(config["model"], began) for caller in callers))
+        # After the last event, the reply still has control messages to send to its worker.
+        await asyncio.sleep(2)
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as file:
+        asyncio.run(submit_all(json.load(file)))

@@ -1,0 +1,27 @@
+"""Tells in which of six languages a text is, with onnxruntime: a model in Python.
+
+    pip install onnx onnxruntime
+    python export.py ../../models/six-languages /tmp/six-languages
+    nsbridge worker --python model.py --model languages --weights target=/tmp/six-languages ..
+"""
+
+import json
+
+import onnxruntime
+from features import grams
+from nsbridge_handler import BadInput
+
+
+class Model:
+    def load(self, models):
+        folder = models["target"]
+        self.labels = json.loads((folder / "config.json").read_text())["labels"]
+        self.session = onnxruntime.InferenceSession(folder / "model.onnx")
+        self.buckets = self.session.get_inputs()[0].shape[1]
+
+    def handle(self, input):
+        row = grams(input["text"], self.buckets)
+        if row is None:
+            raise BadInput("`text` has no letters, so there is no language to be told")
+        [scores] = self.session.run(None, {"features": row[None]})
+        return dict(zip(self.labels, map(float, scores[0])))
