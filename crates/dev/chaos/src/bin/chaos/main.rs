@@ -23,6 +23,7 @@ mod journal;
 mod order;
 mod plan;
 mod process;
+mod pythons;
 mod random;
 mod scenarios;
 mod stage;
