@@ -100,9 +100,10 @@ async fn times(url: &str, peers: &mut [Peer], report: &mut Report) -> Result<()>
             let value = percentile(all, share);
             for peer in once(&mut rust).chain(&mut *peers) {
                 let about = peer.about(about);
+                let name = format!("bridge.python.{what}_{name}{}", peer.suffix);
                 let figures = peer.times(what, share);
                 report.push(Row {
-                    name: format!("bridge.python.{what}_{name}{}", peer.suffix),
+                    name,
                     value,
                     unit: "ms",
                     better: "lower",

@@ -51,6 +51,10 @@ impl AsyncHandler for Stamped {
         }
         Ok(Finish::STOP)
     }
+
+    fn tasks(&self) -> usize {
+        crate::STREAMS
+    }
 }
 
 #[cfg(test)]
