@@ -14,6 +14,9 @@ use crate::{machine, say};
 /// Scenario that shifts clocks and needs libfaketime.
 const CLOCKS: &str = "clock-skew";
 
+/// First part of the names of scenarios with models in Python.
+const IN_PYTHON: &str = "python-";
+
 /// Argument that selects every mutant.
 pub(crate) const ALL: &str = "all";
 
@@ -88,6 +91,9 @@ pub(crate) fn prepare(scenarios: &[String]) -> Result<()> {
     machine::rabbitmq::ready()?;
     if scenarios.is_empty() || scenarios.iter().any(|name| name == CLOCKS) {
         machine::faketime()?;
+    }
+    if scenarios.is_empty() || scenarios.iter().any(|name| name.starts_with(IN_PYTHON)) {
+        machine::python3()?;
     }
     Ok(())
 }

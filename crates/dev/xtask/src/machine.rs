@@ -66,6 +66,18 @@ pub(crate) fn faketime() -> Result<()> {
     Ok(())
 }
 
+/// Makes sure that `python3` is installed.
+///
+/// # Errors
+///
+/// Returns an error if it is missing and may not be installed.
+pub(crate) fn python3() -> Result<()> {
+    if !has("python3") {
+        apt::install("Python", &["python3"])?;
+    }
+    Ok(())
+}
+
 /// Makes sure that Prometheus's tool for rules is installed.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! Mutants: deliberate faults in the code, and the check that must detect each.
 
 mod gateways;
+mod python;
 
 /// Deliberate fault in the code.
 pub(super) struct Mutant {
@@ -24,7 +25,7 @@ pub(super) enum Judge {
 
 /// Returns all mutants. Each one breaks one promise.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    MUTANTS.iter().chain(gateways::MUTANTS)
+    MUTANTS.iter().chain(gateways::MUTANTS).chain(python::MUTANTS)
 }
 
 /// Mutants of workers, clients and the engine.

@@ -3,11 +3,12 @@
 use nsbridge_handler::{AsyncHandler, AsyncJob, Finish, Models, Result};
 use serde::{Deserialize, Serialize};
 
-/// Number and size of the pieces of a reply.
+/// Number and size of the pieces of a reply, and the time between two of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) pieces: usize,
     pub(crate) bytes: usize,
+    pub(crate) every_ms: u64,
 }
 
 #[derive(Debug)]

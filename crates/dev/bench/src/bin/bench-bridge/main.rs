@@ -10,13 +10,15 @@ mod cancel;
 mod flood;
 mod ours;
 mod peer;
+mod python;
 mod raw;
 mod runpod;
 mod script;
+mod stamp;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use flood::Flood;
 use nsbridge_bench::report::{Report, Row, median, percentile};
@@ -43,14 +45,26 @@ async fn main() -> Result<()> {
         .context("NSBRIDGE_TEST_AMQP_URL names no broker: run `cargo xtask bench bridge`")?;
     let out = PathBuf::from(std::env::args().nth(1).unwrap_or("target/bench/bridge.json".into()));
     let mut report = Report::new("bridge")?;
-    let mut peers = Peer::all(&url).await;
-    throughput(&url, &mut peers, &mut report).await?;
-    latency(&url, &mut peers, &mut report).await?;
+    match std::env::args().nth(2).as_deref() {
+        None => {
+            queue_rows(&url, &mut report).await?;
+            python::rows(&url, &mut report).await?;
+        }
+        Some("python") => python::rows(&url, &mut report).await?,
+        Some(other) => bail!("there is no part `{other}`; there is: python"),
+    }
+    report.write(&out)
+}
+
+/// Measures the bridge with handlers in Rust.
+async fn queue_rows(url: &str, report: &mut Report) -> Result<()> {
+    let mut peers = Peer::all(url).await;
+    throughput(url, &mut peers, report).await?;
+    latency(url, &mut peers, report).await?;
     for peer in peers {
         peer.stop().await;
     }
-    cancel::rows(&url, &mut report).await?;
-    report.write(&out)
+    cancel::rows(url, report).await
 }
 
 /// Measures frames per second from one worker to one client, each sealed and confirmed.

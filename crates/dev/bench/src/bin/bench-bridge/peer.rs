@@ -36,6 +36,12 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
+    /// Adds the values of a round and their ratio to ours.
+    pub(crate) fn add(&mut self, values: &[f64], ratio: f64) {
+        self.values.extend(values);
+        self.ratios.push(ratio);
+    }
+
     pub(crate) fn value(&mut self, of: impl FnOnce(&mut [f64]) -> f64) -> Option<f64> {
         (!self.values.is_empty()).then(|| of(&mut self.values))
     }
@@ -87,8 +93,7 @@ impl Peer {
     pub(crate) async fn measure_chunks(&mut self, ours: f64) {
         match self.system.chunks_per_s(self.chunks_of_stream).await {
             Ok(rate) => {
-                self.chunks.values.push(rate);
-                self.chunks.ratios.push(ours / rate);
+                self.chunks.add(&[rate], ours / rate);
             }
             Err(error) => self.give_up(&error),
         }
@@ -99,8 +104,8 @@ impl Peer {
         match self.system.first_ms().await {
             Ok(mut times) => {
                 for (figures, share) in [(&mut self.first, 0.5), (&mut self.slowest, 0.99)] {
-                    figures.ratios.push(percentile(&mut times, share) / percentile(ours, share));
-                    figures.values.extend(&times);
+                    let ratio = percentile(&mut times, share) / percentile(ours, share);
+                    figures.add(&times, ratio);
                 }
             }
             Err(error) => self.give_up(&error),

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use crate::script::python;
+use crate::stamp::{delays, now};
 
 /// Time for which a poll without a job is held open.
 const POLL: Duration = Duration::from_secs(20);
@@ -43,9 +44,10 @@ struct State {
 }
 
 /// Message that the worker posted.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Post {
-    Chunk,
+    /// Yield of the handler, with its body and the time of its arrival.
+    Chunk(Vec<u8>, u64),
     Done,
 }
 
@@ -84,10 +86,10 @@ impl Runpod {
         bytes: usize,
     ) -> Result<f64> {
         let started = Instant::now();
-        let jobs: Vec<_> = (0..streams).map(|_| self.submit(chunks, bytes)).collect();
+        let jobs: Vec<_> = (0..streams).map(|_| self.submit(chunks, bytes, 0)).collect();
         for mut posts in jobs {
             let mut count = 0;
-            while self.post(&mut posts).await? == Post::Chunk {
+            while matches!(self.post(&mut posts).await?, Post::Chunk(..)) {
                 count += 1;
             }
             ensure!(count == chunks, "{count} of {chunks} chunks came");
@@ -99,11 +101,28 @@ impl Runpod {
         let mut times = Vec::new();
         for _ in 0..requests {
             let started = Instant::now();
-            let mut posts = self.submit(1, bytes);
-            ensure!(self.post(&mut posts).await? == Post::Chunk, "it ended without a chunk");
+            let mut posts = self.submit(1, bytes, 0);
+            let first = self.post(&mut posts).await?;
+            ensure!(matches!(first, Post::Chunk(..)), "it ended without a chunk");
             times.push(started.elapsed().as_secs_f64() * 1000.0);
             self.post(&mut posts).await?;
         }
+        Ok(times)
+    }
+
+    /// Returns the time from each yield to its arrival.
+    pub(crate) async fn piece_ms(
+        &mut self,
+        pieces: usize,
+        bytes: usize,
+        every_ms: u64,
+    ) -> Result<Vec<f64>> {
+        let mut posts = self.submit(pieces, bytes, every_ms);
+        let mut times = Vec::new();
+        while let Post::Chunk(body, at) = self.post(&mut posts).await? {
+            times.extend(delays(&body, at));
+        }
+        ensure!(times.len() == pieces, "{} of {pieces} pieces came", times.len());
         Ok(times)
     }
 
@@ -111,11 +130,17 @@ impl Runpod {
         let _ = self.worker.kill().await;
     }
 
-    fn submit(&mut self, pieces: usize, bytes: usize) -> mpsc::UnboundedReceiver<Post> {
+    fn submit(
+        &mut self,
+        pieces: usize,
+        bytes: usize,
+        every_ms: u64,
+    ) -> mpsc::UnboundedReceiver<Post> {
         let (sender, posts) = mpsc::unbounded_channel();
         self.next += 1;
         let id = format!("job-{}", self.next);
-        let job = json!({ "id": id, "input": { "pieces": pieces, "bytes": bytes } });
+        let input = json!({ "pieces": pieces, "bytes": bytes, "every_ms": every_ms });
+        let job = json!({ "id": id, "input": input });
         let mut state = self.api.state();
         state.running.insert(id, sender);
         state.waiting.push_back(job);
@@ -149,8 +174,8 @@ impl Api {
         socket.set_nodelay(true)?;
         let (read, mut write) = socket.into_split();
         let mut read = BufReader::new(read);
-        while let Some(path) = request(&mut read).await? {
-            let answer = match self.answer(&path).await {
+        while let Some((path, body)) = request(&mut read).await? {
+            let answer = match self.answer(&path, body).await {
                 Some(body) => format!(
                     "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
                     body.len()
@@ -162,7 +187,8 @@ impl Api {
         Ok(())
     }
 
-    async fn answer(&self, path: &str) -> Option<String> {
+    async fn answer(&self, path: &str, body: Vec<u8>) -> Option<String> {
+        let at = now();
         let (route, query) = path.split_once('?').unwrap_or((path, ""));
         if route.contains("/job-take") {
             return timeout(POLL, self.take(query)).await.ok();
@@ -172,7 +198,7 @@ impl Api {
             return None;
         }
         let (rest, id) = route.rsplit_once('/')?;
-        let post = if rest.contains("/job-stream") { Post::Chunk } else { Post::Done };
+        let post = if rest.contains("/job-stream") { Post::Chunk(body, at) } else { Post::Done };
         if let Some(job) = self.state().running.get(id) {
             let _ = job.send(post);
         }
@@ -203,8 +229,8 @@ impl Api {
     }
 }
 
-/// Reads the next request of a connection and returns its path; the body is discarded.
-async fn request(from: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Option<String>> {
+/// Reads the next request of a connection and returns its path and its body.
+async fn request(from: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Option<(String, Vec<u8>)>> {
     let (mut first, mut length) = (String::new(), 0);
     if from.read_line(&mut first).await? == 0 {
         return Ok(None);
@@ -217,7 +243,8 @@ async fn request(from: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Option<Str
             length = value.trim().parse()?;
         }
     }
-    from.read_exact(&mut vec![0; length]).await?;
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).await?;
     let path = first.split(' ').nth(1).context("a request without a path")?;
-    Ok(Some(path.to_owned()))
+    Ok(Some((path.to_owned(), body)))
 }

@@ -36,17 +36,31 @@ struct Times {
     ms: Vec<f64>,
 }
 
-/// Returns a command for a script of this benchmark in the peers' Python environment.
-pub(crate) fn python(program: &str) -> Result<Command> {
+/// Returns the path of the Python in the peers' environment.
+pub(crate) fn interpreter() -> Result<String> {
     if let Ok(why) = std::env::var("NSBRIDGE_BENCH_NO_PEERS") {
         bail!("{why}");
     }
-    let python = std::env::var("NSBRIDGE_BENCH_PYTHON")
-        .context("NSBRIDGE_BENCH_PYTHON names no Python: run `cargo xtask bench bridge`")?;
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/bin/bench-bridge/peers");
-    let mut command = Command::new(python);
-    command.arg(folder.join(program)).env("PYTHONDONTWRITEBYTECODE", "1");
+    std::env::var("NSBRIDGE_BENCH_PYTHON")
+        .context("NSBRIDGE_BENCH_PYTHON names no Python: run `cargo xtask bench bridge`")
+}
+
+/// Returns the folder of the scripts.
+pub(crate) fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/bin/bench-bridge/peers")
+}
+
+/// Returns a command for a script of this benchmark in the peers' Python environment.
+pub(crate) fn python(program: &str) -> Result<Command> {
+    let mut command = Command::new(interpreter()?);
+    command.arg(folder().join(program)).env("PYTHONDONTWRITEBYTECODE", "1");
     Ok(command)
+}
+
+/// Returns the last line that a peer wrote to its log.
+pub(crate) fn last_words(log: &NamedTempFile) -> String {
+    let log = std::fs::read_to_string(log.path()).unwrap_or_default();
+    log.trim().lines().last().unwrap_or("without a word").to_owned()
 }
 
 impl Script {
@@ -89,13 +103,8 @@ impl Script {
         let mut line = String::new();
         let read = timeout(PATIENCE, self.answers.read_line(&mut line)).await;
         if read.context("it gave no answer within two minutes")?? == 0 {
-            bail!("it ended: {}", self.last_words());
+            bail!("it ended: {}", last_words(&self.log));
         }
         serde_json::from_str(&line).context("it gave another answer than asked for")
-    }
-
-    fn last_words(&self) -> String {
-        let log = std::fs::read_to_string(self.log.path()).unwrap_or_default();
-        log.trim().lines().last().unwrap_or("without a word").to_owned()
     }
 }

@@ -103,6 +103,12 @@ pub(crate) fn last_run(lines: &[Line], n: usize) -> Option<Run> {
     })
 }
 
+/// Returns the number of runs of these requests.
+pub(crate) fn runs(lines: &[Line], asks: &[usize]) -> usize {
+    let of = |line: &&Line| matches!(&line.what, What::Start { n, .. } if asks.contains(n));
+    lines.iter().filter(of).count()
+}
+
 /// Returns true if a run of request `n` emitted all its pieces.
 pub(crate) fn was_said(lines: &[Line], n: usize) -> bool {
     let said =

@@ -24,6 +24,7 @@ mod order;
 mod plan;
 mod process;
 mod python;
+mod pythons;
 mod random;
 mod scenarios;
 mod stage;

@@ -34,6 +34,42 @@ pub(crate) enum Does {
     BlockAt(usize, u64),
     /// Emits another text in each attempt, which breaks the handler's contract.
     Differ,
+    /// Ends its Python process at this piece, in the first attempt or in every one.
+    Crash { how: Crash, at: usize, always: bool },
+    /// Hangs in Python at this piece, in every attempt.
+    Hang { how: Hang, at: usize },
+}
+
+/// Ways in which `model.py` ends its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Crash {
+    Segfault,
+    Exit,
+    Abort,
+    Kill,
+    ThreadExit,
+    /// Refused allocation, which ends the call alone.
+    Memory,
+}
+
+/// Ways in which `model.py` hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Hang {
+    /// Call into C that keeps the interpreter's lock.
+    CCall,
+    /// Call into C without the lock.
+    Sleep,
+    EndlessThread,
+    /// Loop that catches every exception.
+    StubbornLoop,
+    /// Wait for a child process that does not end.
+    Child,
+    /// Loop in Python, which an exception ends.
+    Spin,
+    /// Loop that asks if it must end.
+    Patient,
 }
 
 /// Returns the piece at `index` of the reply with this seed.

@@ -55,6 +55,8 @@ pub(crate) enum Expect {
     Failure(String),
     /// Cancellation by the client; the run ends within this number of milliseconds.
     Cancelled(u64),
+    /// End by the request's time limit; the run ends within this number of milliseconds after it.
+    Deadline(u64),
     /// Death of the client; no run continues after this number of milliseconds.
     Abandoned(u64),
     /// Whole text of one attempt, after one restart event. The attempts differ, which breaks the

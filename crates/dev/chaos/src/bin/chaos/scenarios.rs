@@ -8,6 +8,7 @@ mod engine;
 mod forged;
 mod gateways;
 mod network;
+mod python;
 mod soak;
 mod workers;
 
@@ -58,6 +59,8 @@ scenarios! {
         "clients of a gateway leave in mid-stream and read on from the event that they have"
     "stranded" AnyNode broker::stranded:
         "the broker has requests of a killed worker with somebody who never answers"
+    "python-crash" AnyNode python::crash:
+        "Python processes crash, and are killed, beside innocent requests; at last too often"
     "client-gone" AnyNode clients::gone:
         "the client is killed in mid-stream; nothing runs on"
     "queue-lost" AnyNode network::queue_lost:
@@ -66,6 +69,8 @@ scenarios! {
         "the worker of a long reply is told to leave, eighteen times"
     "rolling" AnyNode blame::rolling:
         "three workers are told to leave, one after the other, under load; what that costs"
+    "python-hang" AnyNode python::hang:
+        "calls hang in Python when they must stop, beside innocent ones in the same processes"
     "fast-kills" AnyNode blame::fast_kills:
         "a worker is killed every half a second, with requests that wait to run alone"
     "forged-reply-to" AnyNode forged::reply_to:

@@ -4,6 +4,7 @@ mod aim;
 mod forge;
 mod front;
 mod kept;
+mod python;
 mod start;
 mod strand;
 
@@ -42,6 +43,7 @@ use start::{part_command, worker_command, write_keyring};
 use strand::Strand;
 
 pub(crate) use front::Storage;
+pub(crate) use python::Pythons;
 
 /// File name of the keyring in the folder of a round.
 pub(crate) const KEYRING: &str = "keys.json";

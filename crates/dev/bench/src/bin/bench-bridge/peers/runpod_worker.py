@@ -3,13 +3,18 @@
 The bench serves RunPod's API at the addresses in the environment.
 """
 
+import time
+
 import runpod
 
 
 def handler(job):
     order = job["input"]
+    pause = order["every_ms"] / 1000
     for _ in range(order["pieces"]):
-        yield "x" * order["bytes"]
+        if pause:
+            time.sleep(pause)
+        yield ("@%d " % time.monotonic_ns()).ljust(order["bytes"], "x")
 
 
 runpod.serverless.start({"handler": handler, "concurrency_modifier": lambda _: 16})

@@ -135,6 +135,10 @@ impl Replies {
             Expect::OneOfSeveral => self.to(n).any(Reply::is_done),
             Expect::Failure(code) => ends.contains(&&End::Failed(code.clone())),
             Expect::Cancelled(_) => ends.contains(&&End::Cancelled),
+            // The client's own clock or the worker's word ends it.
+            Expect::Deadline(_) => ["late", "deadline"]
+                .iter()
+                .any(|code| ends.contains(&&End::Failed((*code).to_owned()))),
             Expect::Abandoned(_) => self.to(n).next().is_some() && ends.is_empty(),
         };
         (!as_expected).then(|| {

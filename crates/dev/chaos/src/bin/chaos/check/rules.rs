@@ -167,11 +167,13 @@ fn check_stops(plan: &Plan, lines: &[Line], replies: &Replies, runs: &Runs, repo
     let abandoned = abandoned(lines, replies);
     for run in &runs.all {
         let Some(ask) = plan.asks.get(run.n) else { continue };
-        let cancelled = replies.get(&run.run.request).and_then(|reply| reply.end.as_ref());
+        let reply = replies.get(&run.run.request);
+        let cancelled = reply.and_then(|reply| reply.end.as_ref());
         let cancelled = cancelled.filter(|(_, end)| *end == End::Cancelled).map(|(at, _)| *at);
+        let due = reply.and_then(|reply| Some(reply.asked? + ask.timeout_ms * SECOND / 1000));
         let gone = abandoned.get(&*run.run.request).copied();
-        let (since, limit) = match (&ask.expect, cancelled, gone) {
-            (Expect::Cancelled(ms), Some(at), _) => (at, ms * SECOND / 1000),
+        let (since, limit) = match (&ask.expect, cancelled.or(due), gone) {
+            (Expect::Cancelled(ms) | Expect::Deadline(ms), Some(at), _) => (at, ms * SECOND / 1000),
             (Expect::Abandoned(ms), _, Some(at)) => (at, ms * SECOND / 1000),
             (_, _, Some(at)) => (at, ABANDONED),
             _ => continue,

@@ -232,6 +232,21 @@ fn a_cancelled_run_must_stop_in_time() {
 }
 
 #[test]
+fn a_late_run_must_stop_in_time() {
+    let round = |end: f64, code: &str| {
+        let mut round = Round::new().start(2.0, 1, 1).end(end, 1, 1);
+        (round.plan.asks[0].timeout_ms, round.plan.asks[0].expect) = (3000, Expect::Deadline(500));
+        let (request, code, message) = (r(), code.to_owned(), String::new());
+        round.at(4.0, What::Failed { n: 0, request, code, message })
+    };
+    for code in ["late", "deadline"] {
+        round(4.4, code).check([0; 4]);
+        round(4.6, code).check([0, 0, 0, 1]);
+    }
+    round(4.4, "model-failed").check([1, 0, 0, 0]);
+}
+
+#[test]
 fn a_run_whose_client_died_must_stop_in_time() {
     let round = |end: f64| {
         let client = What::Client { pid: 9, name: "c1".into(), reply_queue: "q".into() };

@@ -1,0 +1,168 @@
+//! Crashes and hangs of models in Python.
+
+use anyhow::{Result, ensure};
+
+use crate::follow::{gone, left_with};
+use crate::order::{Crash, Does, Hang};
+use crate::plan::{Ask, Expect, Reading};
+use crate::stage::{Pythons, Stage};
+
+const CRASHES: [Crash; 6] =
+    [Crash::Segfault, Crash::Exit, Crash::Abort, Crash::Kill, Crash::ThreadExit, Crash::Memory];
+
+/// Hangs that end only with their process.
+const STUBBORN: [Hang; 5] =
+    [Hang::CCall, Hang::Sleep, Hang::EndlessThread, Hang::StubbornLoop, Hang::Child];
+
+/// Hangs that end when the call is told to stop.
+const POLITE: [Hang; 2] = [Hang::Spin, Hang::Patient];
+
+/// Number of runs of a request that crashes in each: its time limit leaves out the last retry.
+const TRIES: usize = 3;
+
+/// Time limit of requests that may be retried as often as a worker does it, in milliseconds.
+const ALL_RETRIES_MS: u64 = 150_000;
+
+/// Number of processes that the driver kills in a worker. A request survives one more.
+const KILLS: usize = 3;
+
+/// Time from a stop to the end of its run, in milliseconds: the process is killed after 2 s.
+const STOPPED_WITHIN_MS: u64 = 3500;
+
+/// Plays a worker whose processes have one call each, one whose only process has three, and one that
+/// leaves after three crashes.
+pub(super) fn crash(stage: &mut Stage) -> Result<()> {
+    stage.settings.grace_s = 1;
+    stage.plan.rules.dead = Some((CRASHES.len(), "model-failed".to_owned()));
+    stage.plan.rules.taken_up = 2 * CRASHES.len() + 3;
+    stage.plan.rules.resumed = CRASHES.len();
+    let failing: Vec<usize> = CRASHES.map(|how| crashing(stage, how, true, 3000)).into();
+    let crashing_once: Vec<usize> = CRASHES.map(|how| crashing(stage, how, false, 3000)).into();
+    let innocent = innocents(stage, 16, 3000);
+    let mut beside = vec![crashing(stage, Crash::Segfault, false, 0)];
+    beside.extend(innocents(stage, 6, 1000));
+    let mut last: Vec<usize> =
+        [Crash::Exit, Crash::Abort, Crash::Kill].map(|how| crashing(stage, how, false, 800)).into();
+    last.extend(innocents(stage, 4, 800));
+    stage.fault("crash", "Python")?;
+    each_alone(stage, &failing, &[crashing_once, innocent].concat())?;
+    neighbors(stage, &beside)?;
+    too_many(stage, &last)
+}
+
+/// Checks that a crash costs its own request one try, and no other one.
+fn each_alone(stage: &mut Stage, failing: &[usize], answered: &[usize]) -> Result<()> {
+    let pythons = Pythons { processes: 3, slots: 1, crashes: 1000, crash_window_s: 1 };
+    let pages = stage.with_pythons(&pythons)?;
+    stage.start_worker("w1")?;
+    stage.start_client_for(&[failing, answered].concat())?;
+    for _ in 0..KILLS {
+        stage.pause(400, 1500);
+        stage.kill_python("w1")?;
+        stage.still_lives("w1", pages)?;
+    }
+    for ask in [failing, answered].concat() {
+        stage.until_over(ask)?;
+        stage.still_lives("w1", pages)?;
+    }
+    let tries = stage.runs_of(failing)?;
+    ensure!(tries == TRIES * failing.len(), "requests that crash ran {tries} times in all");
+    let again = stage.runs_of(answered)? - answered.len();
+    let most = CRASHES.len() + KILLS;
+    ensure!(again <= most, "{again} runs were lost to {most} crashes");
+    let groups = stage.pythons("w1")?;
+    stage.remove_worker("w1");
+    stage.until_no_process_of(&groups)
+}
+
+/// Checks that the calls in a process that ends are run again.
+fn neighbors(stage: &mut Stage, asks: &[usize]) -> Result<()> {
+    let pythons = Pythons { processes: 1, slots: 3, crashes: 1000, crash_window_s: 1 };
+    let pages = stage.with_pythons(&pythons)?;
+    stage.start_worker("w2")?;
+    stage.start_client_for(asks)?;
+    stage.pause(400, 1500);
+    stage.kill_python("w2")?;
+    for ask in asks {
+        stage.until_over(*ask)?;
+        stage.still_lives("w2", pages)?;
+    }
+    stage.remove_worker("w2");
+    Ok(())
+}
+
+/// Checks that a worker leaves after too many crashes, and that the next one answers.
+fn too_many(stage: &mut Stage, asks: &[usize]) -> Result<()> {
+    stage.with_pythons(&Pythons { processes: 2, slots: 1, crashes: 3, crash_window_s: 600 })?;
+    stage.start_worker("w3")?;
+    stage.start_client_for(asks)?;
+    stage.until("the worker to leave", |lines| gone(lines, "w3.0", 1))?;
+    stage.until("it to leave with an error", |lines| left_with(lines, "w3.0", "exit status: 1"))?;
+    stage.said("w3.0", "3 crashes of Python within 600 s")
+}
+
+/// Plays calls that hang when their caller cancels or their time is over, beside others in the same
+/// processes.
+pub(super) fn hang(stage: &mut Stage) -> Result<()> {
+    stage.plan.rules.taken_up = 1;
+    let mut asks = Vec::new();
+    for how in STUBBORN.into_iter().chain(POLITE) {
+        let (at, after) = moment(stage, 6000);
+        let ask = Ask::new(60, 20).does(Does::Hang { how, at }).after(after).within(60_000);
+        let cancelled = Expect::Cancelled(STOPPED_WITHIN_MS);
+        asks.push(stage.ask(ask.clone().reading(Reading::UntilPiece(at)).expect(cancelled)));
+        let (_, after) = moment(stage, 6000);
+        let late = Expect::Deadline(STOPPED_WITHIN_MS);
+        asks.push(stage.ask(ask.after(after).within(4000).expect(late)));
+    }
+    asks.extend(innocents(stage, 12, 6000));
+    stage.fault("hang", "Python")?;
+    // A process that is killed for a stop is no crash: one crash would end the worker.
+    let pythons = Pythons { processes: 2, slots: 2, crashes: 1, crash_window_s: 600 };
+    let pages = stage.with_pythons(&pythons)?;
+    stage.start_worker("w1")?;
+    stage.start_client()?;
+    let mut groups = Vec::new();
+    while !asks.iter().all(|ask| stage.is_over(*ask)) {
+        stage.still_lives("w1", pages)?;
+        groups.extend(stage.pythons("w1")?);
+        stage.pause(50, 100);
+    }
+    // The last process may be about to be killed.
+    stage.pause(STOPPED_WITHIN_MS as usize, STOPPED_WITHIN_MS as usize);
+    stage.still_lives("w1", pages)?;
+    let kills = stage.metric(pages, "nsbridge_handler_python_kills_total")?;
+    let most = 2 * STUBBORN.len();
+    ensure!((3.0..=most as f64).contains(&kills), "{kills} processes were killed");
+    let crashes = stage.metric(pages, "nsbridge_handler_python_crashes_total")?;
+    ensure!(crashes == 0.0, "{crashes} processes crashed");
+    let current = stage.pythons("w1")?;
+    groups.retain(|group| !current.contains(group));
+    stage.until_no_process_of(&groups)
+}
+
+/// Adds a request that ends its Python process.
+fn crashing(stage: &mut Stage, how: Crash, always: bool, within_ms: usize) -> usize {
+    let (at, after) = moment(stage, within_ms);
+    let ask = Ask::new(40, 20).does(Does::Crash { how, at, always }).after(after);
+    let ask = if always {
+        ask.expect(Expect::Failure("model-failed".to_owned())).at_most(TRIES)
+    } else {
+        ask.within(ALL_RETRIES_MS)
+    };
+    stage.ask(ask)
+}
+
+/// Adds requests that do nothing wrong.
+fn innocents(stage: &mut Stage, count: usize, within_ms: usize) -> Vec<usize> {
+    let one = |_| {
+        let (_, after) = moment(stage, within_ms);
+        stage.ask(Ask::new(60, 20).after(after).within(ALL_RETRIES_MS))
+    };
+    (0..count).map(one).collect()
+}
+
+/// Draws a piece near the begin of a reply, and a time of submission in milliseconds.
+fn moment(stage: &mut Stage, within_ms: usize) -> (usize, u64) {
+    (stage.random.between(3, 20), stage.random.between(0, within_ms) as u64)
+}
