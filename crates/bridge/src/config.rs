@@ -301,7 +301,7 @@ impl Config {
         file.read_to_string(&mut text).map_err(failed)?;
         let mut environment = Environment::new(environment);
         let keyring = environment.take(KEYRING_JSON);
-        let mut config: Self = nsbridge_config::parse(&text, environment)
+        let mut config: Self = nsbridge_config::parse(&text, &environment)
             .map_err(|what| ConfigError::new(format!("{shown}: {what}")))?;
         if keyring.is_some() {
             config.keys.keyring_json = keyring;

@@ -13,9 +13,9 @@ pub type Misfit = serde_path_to_error::Error<toml::de::Error>;
 /// # Errors
 ///
 /// Returns an error that names the line or the field, and a similar field for an unknown one.
-pub fn parse<T: DeserializeOwned>(text: &str, environment: Environment) -> Result<T, ConfigError> {
+pub fn parse<T: DeserializeOwned>(text: &str, environment: &Environment) -> Result<T, ConfigError> {
     let table = toml::from_str(text).map_err(|error| ConfigError::new(syntax(text, &error)))?;
-    let table = overridden(table, &environment)?;
+    let table = overridden(table, environment)?;
     serde_path_to_error::deserialize(Value::Table(table))
         .map_err(|error| ConfigError::new(misfit(text, &error)))
 }
@@ -132,7 +132,7 @@ mod tests {
 
     fn read(text: &str, name: &str, value: &str) -> Result<Config, String> {
         let environment = Environment::new([(name.to_owned(), value.to_owned())]);
-        parse(text, environment).map_err(|error| error.to_string())
+        parse(text, &environment).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //! }
 //!
 //! let environment = [("NSBRIDGE_SERVER__PORT".to_owned(), "81".to_owned())];
-//! let config: Config = parse("[server]\nport = 80\n", Environment::new(environment))?;
+//! let config: Config = parse("[server]\nport = 80\n", &Environment::new(environment))?;
 //! assert_eq!(config.server.port, 81);
 //! # Ok::<(), nsbridge_config::ConfigError>(())
 //! ```

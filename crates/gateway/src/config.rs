@@ -256,7 +256,7 @@ impl Config {
         // Secrets are set apart, because overrides are copied on their way and not wiped.
         let keyring = environment.take("NSBRIDGE_KEYS__KEYRING_JSON");
         let key = environment.take("NSBRIDGE_STORE__KEY");
-        let mut config: Self = nsbridge_config::parse(&text, environment)
+        let mut config: Self = nsbridge_config::parse(&text, &environment)
             .map_err(|cause| ConfigError::Parse { path: path.to_owned(), cause })?;
         if keyring.is_some() {
             config.keys.keyring_json = keyring;

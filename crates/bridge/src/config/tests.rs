@@ -20,7 +20,7 @@ keyring = "keys.json"
 
 fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
     let variables = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-    parse(text, Environment::new(variables)).map_err(|error| error.to_string())
+    parse(text, &Environment::new(variables)).map_err(|error| error.to_string())
 }
 
 #[track_caller]

@@ -8,7 +8,7 @@ const EXAMPLE: &str = include_str!("../../../../deploy/gateway.example.toml");
 
 fn read(text: &str) -> Result<Config, String> {
     let config: Config =
-        nsbridge_config::parse(text, Environment::default()).map_err(|error| error.to_string())?;
+        nsbridge_config::parse(text, &Environment::default()).map_err(|error| error.to_string())?;
     config.check_connection().map_err(|error| error.to_string())?;
     config.check().map_err(|error| error.to_string())?;
     Ok(config)
