@@ -20,6 +20,8 @@ QUEUE = f"transformers-{os.getpid()}"
 SEED = 1234567
 # Number of pieces after which a worker is killed.
 BEFORE_THE_KILL = 12
+# Log line at the end of a request.
+ENDED = "a request ended"
 
 GREEDY = {"prompt": "Once a bear", "max_tokens": 64, "temperature": 0}
 SAMPLED = {"prompt": "昔々、", "max_tokens": 64, "temperature": 1.0}
@@ -121,12 +123,14 @@ def killed_in_mid_reply(request):
         lines = [process.stdout.readline() for _ in range(BEFORE_THE_KILL)]
         first.process.kill()
         first.process.wait()
-        assert "outcome" not in first.said().split("taking requests")[-1], "the reply was complete"
+        assert ENDED not in first.said(), "the reply was complete before the kill"
     with Worker("second") as second:
         lines += list(process.stdout)
         found = ended(process, lines)
         assert found == expected, f"{found} instead of {expected}"
-        return second.said()
+        [line] = [line for line in second.said().splitlines() if ENDED in line]
+        made = int(line.split("pieces=")[1].split()[0])
+        assert made <= len(expected[0]) - BEFORE_THE_KILL, f"it began anew: {made} pieces"
 
 
 def killed_greedy():
