@@ -87,12 +87,14 @@ impl Call {
             }
             End::Raised(raised) => {
                 self.free();
-                tracing::warn!(
-                    request = %job.info().id,
-                    exception = nsbridge_handler::quote(&raised.class),
-                    at = nsbridge_handler::quote(&raised.place),
-                    "the model raised an exception"
-                );
+                if raised.kind != Kind::BadInput {
+                    tracing::warn!(
+                        request = %job.info().id,
+                        exception = nsbridge_handler::quote(&raised.class),
+                        at = nsbridge_handler::quote(&raised.place),
+                        "the model raised an exception"
+                    );
+                }
                 Some(Err(error_of(raised)))
             }
             End::Stopped(stop) => {

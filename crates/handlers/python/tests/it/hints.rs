@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nsbridge_handler::testing::check;
 use nsbridge_handler::{Error, Models, testing};
 use nsbridge_python::{Options, Python, schema};
+use nsbridge_testkit::python::with_schemas;
 use serde_json::{Value, json};
 
 use crate::folder::{Folder, answer, load};
@@ -289,23 +290,10 @@ fn the_schema_is_told_without_a_load() {
     assert_eq!(schema_of(folder.options()).unwrap(), Some(expected));
 }
 
-/// Returns the Python that has a validator of JSON schemas and pydantic.
-#[expect(clippy::disallowed_methods, reason = "the test run says where its Python is")]
-fn with_packages() -> String {
-    const PYTHON: &str = "NSBRIDGE_TEST_SCHEMAS";
-    std::env::var(PYTHON).unwrap_or_else(|_| {
-        panic!(
-            "this test needs jsonschema and pydantic: `cargo xtask test` installs and names them, \
-             or set {PYTHON} to a Python with what crates/handlers/python/tests/requirements.txt \
-             lists"
-        )
-    })
-}
-
 #[test]
 fn the_checks_accept_exactly_what_the_schemas_describe() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hints.py");
-    let ran = Command::new(with_packages()).arg(script).output().unwrap();
+    let ran = Command::new(with_schemas()).arg(script).output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
@@ -331,7 +319,7 @@ fn a_pydantic_model_checks_its_own_input() {
         ",
     );
     let mut options = folder.options();
-    options.python = with_packages().into();
+    options.python = with_schemas();
     let python = load(options);
     let schema = python.schema().unwrap();
     assert_eq!(schema["$defs"]["Story"]["required"], json!(["prompt"]));

@@ -20,11 +20,26 @@ QUEUE = f"transformers-{os.getpid()}"
 SEED = 1234567
 # Number of pieces after which a worker is killed.
 BEFORE_THE_KILL = 12
+# Log line at the end of a request.
+ENDED = "a request ended"
 
 GREEDY = {"prompt": "Once a bear", "max_tokens": 64, "temperature": 0}
 SAMPLED = {"prompt": "昔々、", "max_tokens": 64, "temperature": 1.0}
 CUT = {"prompt": "The fox saw", "max_tokens": 64, "temperature": 0.7, "top_p": 0.9, "top_k": 40}
 LONG = {"prompt": "Once a bear went to the sea", "max_tokens": 160, "temperature": 1.3}
+
+# The example, and a note of the number of tokens after which it generates.
+NOTING = f"""
+import sys
+sys.path.append({os.path.dirname(EXAMPLE)!r})
+import model
+
+class Noting(model.Model):
+    def generate(self, tokens, input, reply, most):
+        with open("known", "a") as known:
+            known.write("%d " % len(reply.tokens))
+        super().generate(tokens, input, reply, most)
+"""
 
 
 class Worker:
@@ -114,6 +129,8 @@ def bad_input():
 
 def killed_in_mid_reply(request):
     """Kills the worker of a reply, and compares what the next worker makes of it."""
+    if os.path.exists("known"):
+        os.remove("known")
     expected = by_generate(request)
     assert len(expected[0]) > 2 * BEFORE_THE_KILL, "the reply is too short to kill its worker"
     with Worker("first") as first:
@@ -121,12 +138,14 @@ def killed_in_mid_reply(request):
         lines = [process.stdout.readline() for _ in range(BEFORE_THE_KILL)]
         first.process.kill()
         first.process.wait()
-        assert "outcome" not in first.said().split("taking requests")[-1], "the reply was complete"
-    with Worker("second") as second:
+        assert ENDED not in first.said(), "the reply was complete before the kill"
+    with Worker("second"):
         lines += list(process.stdout)
         found = ended(process, lines)
         assert found == expected, f"{found} instead of {expected}"
-        return second.said()
+    with open("known", encoding="utf-8") as file:
+        begun, resumed = map(int, file.read().split())
+    assert begun == 0 and resumed >= BEFORE_THE_KILL, f"it went on after {resumed} tokens"
 
 
 def killed_greedy():
@@ -137,21 +156,28 @@ def killed_sampled():
     killed_in_mid_reply(LONG)
 
 
-def main():
-    report.version("torch", "transformers")
-    if os.path.exists("keys.json"):
-        os.remove("keys.json")
-    subprocess.run([BINARY, "keys", "generate", "--out", "keys.json"], check=True)
+def configure(entry_point):
     with open("worker.toml", "w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(
             f'[worker]\nmodel = "{QUEUE}"\n[broker]\nurl = "{os.environ["OUTSIDE_BROKER"]}"\n[keys]\n'
             f'keyring = "keys.json"\n[models]\ntarget = "{FOLDER}"\n[handler]\n'
-            f'entry_point = "{EXAMPLE}"\npython = "{sys.executable}"\n'
+            f'entry_point = "{entry_point}"\npython = "{sys.executable}"\n'
         )
+
+
+def main():
+    report.version("torch", "transformers")
+    if os.path.exists("keys.json"):
+        os.remove("keys.json")
+    subprocess.run([BINARY, "keys", "generate", "--out", "keys.json"], check=True)
+    configure(EXAMPLE)
     with Worker("worker"):
         for body in [greedy, sampled, sampled_with_limits, bad_input]:
             report.test(body)
+    with open("noting.py", "w", encoding="utf-8") as file:
+        file.write(NOTING)
+    configure("noting.py")
     for body in [killed_greedy, killed_sampled]:
         report.test(body)
 
