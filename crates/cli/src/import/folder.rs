@@ -133,7 +133,7 @@ mod tests {
         check("s3://b/m/", Source::Bucket("s3://b/m/".to_owned()));
         other("s3://");
         // The store would take what follows an @ for a revision.
-        other("s3://b/me@home/m");
+        other("s3://b/m@home");
         other("s3://<bucket>/m");
         other("djl://ai.djl.pytorch/resnet");
         other("<your model id>");
