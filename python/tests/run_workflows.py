@@ -46,6 +46,7 @@ def run_dbos(place: Place, worker) -> None:
     folder = place.folder / "states"
     environment = {
         **os.environ,
+        "PYTHONPATH": str(ROOT / "python" / "src"),
         "NSBRIDGE_URL": place.url,
         "NSBRIDGE_KEYS": str(place.keys),
         "NSBRIDGE_STATES": str(folder),
@@ -73,6 +74,9 @@ def run_dbos(place: Place, worker) -> None:
     assert second.returncode == 0, (place.folder / "dbos-2.log").read_text()[-3000:]
     after = states(folder)
     assert after.keys() == before.keys(), "a request was asked under another id"
+    (ended, interrupted), (same, continued) = before.values(), after.values()
+    assert same == ended, "a request that had ended was asked again"
+    assert continued.clients == interrupted.clients + 1, "the interrupted request: not once more"
     with sqlite3.connect(place.folder / "dbos.sqlite") as database:
         steps = database.execute(
             "SELECT function_name FROM operation_outputs ORDER BY function_id"

@@ -9,8 +9,9 @@ use futures_util::{FutureExt, Stream, StreamExt};
 /// Returns the results of a step for each item, in the order of the items.
 ///
 /// At most `concurrency` items are between the last returned result and the newest running step; 0
-/// counts as 1. An error ends the stream as soon as it is known, before results of earlier items that
-/// still run. It drops the steps that run, and so does dropping the stream.
+/// counts as 1. Steps run while the stream is polled. An error ends the stream as soon as it is
+/// known, before results of earlier items that still run. It drops the steps that run, and so does
+/// dropping the stream.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -139,7 +140,8 @@ mod tests {
         let dropped = RefCell::new(Vec::new());
         let step = async |item: u64| {
             let mut guard = Guard(item, &dropped, false);
-            sleep(Duration::from_secs(1000 * item)).await;
+            // Not ready at once: then the others would not have begun.
+            sleep(Duration::from_secs(1 + 1000 * item)).await;
             guard.2 = true;
             Ok::<_, ()>(item)
         };
