@@ -70,9 +70,7 @@ fn each_alone(stage: &mut Stage, failing: &[usize], answered: &[usize]) -> Resul
     let again = stage.runs_of(answered)? - answered.len();
     let most = CRASHES.len() + KILLS;
     ensure!(again <= most, "{again} runs were lost to {most} crashes");
-    let groups = stage.pythons("w1")?;
-    stage.remove_worker("w1");
-    stage.until_no_process_of(&groups)
+    stage.dismiss("w1")
 }
 
 /// Checks that the calls in a process that ends are run again.
@@ -87,8 +85,7 @@ fn neighbors(stage: &mut Stage, asks: &[usize]) -> Result<()> {
         stage.until_over(*ask)?;
         stage.still_lives("w2", pages)?;
     }
-    stage.remove_worker("w2");
-    Ok(())
+    stage.dismiss("w2")
 }
 
 /// Checks that a worker leaves after too many crashes, and that the next one answers.
@@ -101,44 +98,61 @@ fn too_many(stage: &mut Stage, asks: &[usize]) -> Result<()> {
     stage.said("w3.0", "3 crashes of Python within 600 s")
 }
 
-/// Plays calls that hang when their caller cancels or their time is over, beside others in the same
-/// processes.
+/// Plays calls that hang when their caller cancels, beside others in the same processes, and calls
+/// that hang when their time is over, in processes of their own. A request that was retried after
+/// its time is over would run once more, so the latter have no neighbors.
 pub(super) fn hang(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 1;
-    let mut asks = Vec::new();
+    let mut cancelled = Vec::new();
+    let mut late = Vec::new();
     for how in STUBBORN.into_iter().chain(POLITE) {
-        let (at, after) = moment(stage, 6000);
-        let ask = Ask::new(60, 20).does(Does::Hang { how, at }).after(after).within(60_000);
-        let cancelled = Expect::Cancelled(STOPPED_WITHIN_MS);
-        asks.push(stage.ask(ask.clone().reading(Reading::UntilPiece(at)).expect(cancelled)));
-        let (_, after) = moment(stage, 6000);
-        let late = Expect::Deadline(STOPPED_WITHIN_MS);
-        asks.push(stage.ask(ask.after(after).within(4000).expect(late)));
+        let (at, after) = moment(stage, 3000);
+        let ask = Ask::new(60, 20).does(Does::Hang { how, at });
+        let expect = Expect::Cancelled(STOPPED_WITHIN_MS);
+        let reading = Reading::UntilPiece(at);
+        cancelled.push(stage.ask(ask.clone().after(after).reading(reading).expect(expect)));
+        late.push(stage.ask(ask.within(5000).expect(Expect::Deadline(STOPPED_WITHIN_MS))));
     }
-    asks.extend(innocents(stage, 12, 6000));
+    cancelled.extend(innocents(stage, 10, 3000));
+    late.extend(innocents(stage, 4, 3000));
     stage.fault("hang", "Python")?;
+    let some = hang_in(stage, "w1", 2, 2, &cancelled)?;
+    ensure!((2..=STUBBORN.len()).contains(&some), "{some} processes were killed");
+    let all = hang_in(stage, "w2", STUBBORN.len() + POLITE.len(), 1, &late)?;
+    ensure!(all == STUBBORN.len(), "{all} processes were killed, one for each call that hangs");
+    Ok(())
+}
+
+/// Plays these requests in a worker, and returns the number of processes that it killed.
+fn hang_in(
+    stage: &mut Stage,
+    worker: &str,
+    processes: usize,
+    slots: usize,
+    asks: &[usize],
+) -> Result<usize> {
     // A process that is killed for a stop is no crash: one crash would end the worker.
-    let pythons = Pythons { processes: 2, slots: 2, crashes: 1, crash_window_s: 600 };
+    let pythons = Pythons { processes, slots, crashes: 1, crash_window_s: 600 };
     let pages = stage.with_pythons(&pythons)?;
-    stage.start_worker("w1")?;
-    stage.start_client()?;
+    stage.start_worker(worker)?;
+    stage.start_client_for(asks)?;
     let mut groups = Vec::new();
     while !asks.iter().all(|ask| stage.is_over(*ask)) {
-        stage.still_lives("w1", pages)?;
-        groups.extend(stage.pythons("w1")?);
+        stage.still_lives(worker, pages)?;
+        groups.extend(stage.pythons(worker)?);
         stage.pause(50, 100);
     }
-    // The last process may be about to be killed.
+    // The last processes may be about to be killed.
     stage.pause(STOPPED_WITHIN_MS as usize, STOPPED_WITHIN_MS as usize);
-    stage.still_lives("w1", pages)?;
+    stage.still_lives(worker, pages)?;
     let kills = stage.metric(pages, "nsbridge_handler_python_kills_total")?;
-    let most = 2 * STUBBORN.len();
-    ensure!((3.0..=most as f64).contains(&kills), "{kills} processes were killed");
     let crashes = stage.metric(pages, "nsbridge_handler_python_crashes_total")?;
     ensure!(crashes == 0.0, "{crashes} processes crashed");
-    let current = stage.pythons("w1")?;
+    let current = stage.pythons(worker)?;
     groups.retain(|group| !current.contains(group));
-    stage.until_no_process_of(&groups)
+    stage.until_no_process_of(&groups)?;
+    stage.dismiss(worker)?;
+    Ok(kills as usize)
 }
 
 /// Adds a request that ends its Python process.

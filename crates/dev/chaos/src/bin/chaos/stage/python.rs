@@ -71,6 +71,17 @@ impl Stage {
         }
     }
 
+    /// Lets a worker in its first life leave in order, and waits until its processes have ended. A
+    /// worker that is killed may not have settled what its clients have received.
+    pub(crate) fn dismiss(&mut self, worker: &str) -> Result<()> {
+        let groups = self.pythons(worker)?;
+        self.terminate(worker)?;
+        let life = format!("{worker}.0");
+        self.until("a worker to leave", |lines| gone(lines, &life, 1))?;
+        self.remove_worker(worker);
+        self.until_no_process_of(&groups)
+    }
+
     /// Waits until no process of these groups is left.
     pub(crate) fn until_no_process_of(&self, groups: &[u32]) -> Result<()> {
         let began = Instant::now();
