@@ -14,7 +14,7 @@ use crate::check::{self, Report};
 use crate::excerpt;
 use crate::plan::Plan;
 use crate::process::leave_with_the_starter;
-use crate::python::has_client;
+use crate::python_client::has_client;
 use crate::scenarios::{Needs, SCENARIOS, Scenario};
 use crate::stage::Stage;
 use crate::table;

@@ -31,7 +31,7 @@ use crate::http_caller::Balanced;
 use crate::journal::{Journal, Line, What};
 use crate::plan::{Ask, Expect, Plan};
 use crate::process::held;
-use crate::python::client_command;
+use crate::python_client::client_command;
 use crate::random::Random;
 use crate::tap::Tap;
 use crate::watched::Trick;
@@ -43,7 +43,7 @@ use start::{part_command, worker_command, write_keyring};
 use strand::Strand;
 
 pub(crate) use front::Storage;
-pub(crate) use python::Pythons;
+pub(crate) use python::PythonProcesses;
 
 /// File name of the keyring in the folder of a round.
 pub(crate) const KEYRING: &str = "keys.json";

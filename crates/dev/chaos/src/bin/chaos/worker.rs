@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::journal::{Journal, What};
 use crate::order::{Does, Order, of_attempt, piece};
 use crate::process::leave_with_the_starter;
-use crate::pythons::Pythons;
+use crate::python_model::PythonModel;
 use crate::told::Told;
 
 /// Log message of a worker that has subscribed to its queue.
@@ -51,7 +51,7 @@ fn work(path: &Path) -> Result<(), nsbridge::worker::Error> {
         return nsbridge::run_async::<Engine>(config);
     }
     if config.handler.contains_key("python") {
-        return nsbridge::run_async::<Pythons>(config);
+        return nsbridge::run_async::<PythonModel>(config);
     }
     if config.handler.contains_key("told") {
         return nsbridge::run::<Told>(config);

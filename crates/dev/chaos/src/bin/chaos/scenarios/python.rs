@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use crate::follow::{gone, left_with};
 use crate::order::{Crash, Does, Hang};
 use crate::plan::{Ask, Expect, Reading};
-use crate::stage::{Pythons, Stage};
+use crate::stage::{PythonProcesses, Stage};
 
 const CRASHES: [Crash; 6] =
     [Crash::Segfault, Crash::Exit, Crash::Abort, Crash::Kill, Crash::ThreadExit, Crash::Memory];
@@ -52,8 +52,8 @@ pub(super) fn crash(stage: &mut Stage) -> Result<()> {
 
 /// Checks that a crash costs its own request one try, and no other one.
 fn each_alone(stage: &mut Stage, failing: &[usize], answered: &[usize]) -> Result<()> {
-    let pythons = Pythons { processes: 3, slots: 1, crashes: 1000, crash_window_s: 1 };
-    let pages = stage.with_pythons(&pythons)?;
+    let python = PythonProcesses { processes: 3, slots: 1, crashes: 1000, crash_window_s: 1 };
+    let pages = stage.with_python_model(&python)?;
     stage.start_worker("w1")?;
     stage.start_client_for(&[failing, answered].concat())?;
     for _ in 0..KILLS {
@@ -75,8 +75,8 @@ fn each_alone(stage: &mut Stage, failing: &[usize], answered: &[usize]) -> Resul
 
 /// Checks that the calls in a process that ends are run again.
 fn neighbors(stage: &mut Stage, asks: &[usize]) -> Result<()> {
-    let pythons = Pythons { processes: 1, slots: 3, crashes: 1000, crash_window_s: 1 };
-    let pages = stage.with_pythons(&pythons)?;
+    let python = PythonProcesses { processes: 1, slots: 3, crashes: 1000, crash_window_s: 1 };
+    let pages = stage.with_python_model(&python)?;
     stage.start_worker("w2")?;
     stage.start_client_for(asks)?;
     stage.pause(400, 1500);
@@ -90,7 +90,12 @@ fn neighbors(stage: &mut Stage, asks: &[usize]) -> Result<()> {
 
 /// Checks that a worker leaves after too many crashes, and that the next one answers.
 fn too_many(stage: &mut Stage, asks: &[usize]) -> Result<()> {
-    stage.with_pythons(&Pythons { processes: 2, slots: 1, crashes: 3, crash_window_s: 600 })?;
+    stage.with_python_model(&PythonProcesses {
+        processes: 2,
+        slots: 1,
+        crashes: 3,
+        crash_window_s: 600,
+    })?;
     stage.start_worker("w3")?;
     stage.start_client_for(asks)?;
     stage.until("the worker to leave", |lines| gone(lines, "w3.0", 1))?;
@@ -132,14 +137,14 @@ fn hang_in(
     asks: &[usize],
 ) -> Result<usize> {
     // A process that is killed for a stop is no crash: one crash would end the worker.
-    let pythons = Pythons { processes, slots, crashes: 1, crash_window_s: 600 };
-    let pages = stage.with_pythons(&pythons)?;
+    let python = PythonProcesses { processes, slots, crashes: 1, crash_window_s: 600 };
+    let pages = stage.with_python_model(&python)?;
     stage.start_worker(worker)?;
     stage.start_client_for(asks)?;
     let mut groups = Vec::new();
     while !asks.iter().all(|ask| stage.is_over(*ask)) {
         stage.still_lives(worker, pages)?;
-        groups.extend(stage.pythons(worker)?);
+        groups.extend(stage.python_processes(worker)?);
         stage.pause(50, 100);
     }
     // The last processes may be about to be killed.
@@ -148,7 +153,7 @@ fn hang_in(
     let kills = stage.metric(pages, "nsbridge_handler_python_kills_total")?;
     let crashes = stage.metric(pages, "nsbridge_handler_python_crashes_total")?;
     ensure!(crashes == 0.0, "{crashes} processes crashed");
-    let current = stage.pythons(worker)?;
+    let current = stage.python_processes(worker)?;
     groups.retain(|group| !current.contains(group));
     stage.until_no_process_of(&groups)?;
     stage.dismiss(worker)?;

@@ -17,7 +17,7 @@ const MODEL: &str = include_str!("../model.py");
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Settings of the Python processes of a worker.
-pub(crate) struct Pythons {
+pub(crate) struct PythonProcesses {
     pub(crate) processes: usize,
     pub(crate) slots: usize,
     /// Number of crashes within the window at which the worker leaves.
@@ -27,8 +27,8 @@ pub(crate) struct Pythons {
 
 impl Stage {
     /// Makes the next workers run `model.py`, and returns the address of their pages.
-    pub(crate) fn with_pythons(&mut self, pythons: &Pythons) -> Result<SocketAddr> {
-        let Pythons { processes, slots, crashes, crash_window_s } = pythons;
+    pub(crate) fn with_python_model(&mut self, python: &PythonProcesses) -> Result<SocketAddr> {
+        let PythonProcesses { processes, slots, crashes, crash_window_s } = python;
         // The fingerprint covers all sources in the folder of the model.
         let folder = self.dir.join("model");
         fs::create_dir_all(&folder)?;
@@ -46,7 +46,7 @@ impl Stage {
     }
 
     /// Returns the Python processes of a worker.
-    pub(crate) fn pythons(&self, worker: &str) -> Result<Vec<u32>> {
+    pub(crate) fn python_processes(&self, worker: &str) -> Result<Vec<u32>> {
         let parent = self.worker(worker)?.pid();
         let own = processes()?.into_iter().filter(|process| Some(process.parent) == parent);
         Ok(own.map(|process| process.pid).collect())
@@ -57,7 +57,7 @@ impl Stage {
         let draw = self.random.between(0, usize::from(u16::MAX));
         let began = Instant::now();
         loop {
-            let pids = self.pythons(worker)?;
+            let pids = self.python_processes(worker)?;
             let pid = pids.get(draw % pids.len().max(1)).and_then(|pid| i32::try_from(*pid).ok());
             // A process that has just ended is no target.
             if pid
@@ -74,7 +74,7 @@ impl Stage {
     /// Lets a worker in its first life leave in order, and waits until its processes have ended. A
     /// worker that is killed may not have settled what its clients have received.
     pub(crate) fn dismiss(&mut self, worker: &str) -> Result<()> {
-        let groups = self.pythons(worker)?;
+        let groups = self.python_processes(worker)?;
         self.terminate(worker)?;
         let life = format!("{worker}.0");
         self.until("a worker to leave", |lines| gone(lines, &life, 1))?;

@@ -24,12 +24,12 @@ pub(crate) struct Options {
 
 /// Handler that passes each order to `model.py` and records each call in the journal.
 #[derive(Debug)]
-pub(crate) struct Pythons {
+pub(crate) struct PythonModel {
     runs: Runs,
     python: Python,
 }
 
-impl AsyncHandler for Pythons {
+impl AsyncHandler for PythonModel {
     type Options = Options;
     type Input = Order;
     type Output = Box<RawValue>;
