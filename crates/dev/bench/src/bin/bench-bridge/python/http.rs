@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 const LARGEST: usize = 16 << 20;
 
 pub(super) struct Connection {
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     stream: BufReader<TcpStream>,
 }
 

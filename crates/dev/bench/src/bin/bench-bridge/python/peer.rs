@@ -29,7 +29,7 @@ pub(super) struct Peer {
 enum System {
     Rust(Box<Ours>),
     Runpod(Runpod),
-    Served(Served),
+    Served(Box<Served>),
     /// Reason why the peer is missing or failed.
     Missing(String),
 }
@@ -58,9 +58,9 @@ impl Peer {
                 ".vs_litserve",
                 litserve,
                 PIECES,
-                Served::litserve().await.map(System::Served),
+                Served::litserve().await.map(System::served),
             ),
-            Self::new(".vs_bentoml", bentoml, PIECES, Served::bentoml().await.map(System::Served)),
+            Self::new(".vs_bentoml", bentoml, PIECES, Served::bentoml().await.map(System::served)),
         ]
     }
 
@@ -153,6 +153,10 @@ impl Peer {
 }
 
 impl System {
+    fn served(served: Served) -> Self {
+        Self::Served(Box::new(served))
+    }
+
     fn missing(error: &anyhow::Error) -> Self {
         Self::Missing(format!("{error:#}"))
     }

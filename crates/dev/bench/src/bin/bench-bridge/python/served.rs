@@ -64,13 +64,14 @@ impl Served {
             .stderr(log.reopen()?);
         let mut server = command.spawn().context("starting Python")?;
         let connection = timeout(START, first_answer(address, &mut server)).await;
-        match connection.context("it gave no answer within two minutes").and_then(|done| done) {
+        match connection.context("it gave no answer within two minutes").flatten() {
             Ok(connection) => Ok(Self { server, connection, log, _home: home }),
             Err(error) => Err(error.context(last_words(&log))),
         }
     }
 
     pub(super) async fn pieces_per_s(&mut self, pieces: usize, bytes: usize) -> Result<f64> {
+        self.reconnect().await?;
         let started = Instant::now();
         let times = self.ask(pieces, bytes, 0).await?;
         ensure!(times.len() == pieces, "{} of {pieces} pieces came", times.len());
@@ -78,6 +79,7 @@ impl Served {
     }
 
     pub(super) async fn first_ms(&mut self, requests: usize, bytes: usize) -> Result<Vec<f64>> {
+        self.reconnect().await?;
         let mut times = Vec::new();
         for _ in 0..requests {
             let started = Instant::now();
@@ -96,6 +98,7 @@ impl Served {
         bytes: usize,
         every_ms: u64,
     ) -> Result<Vec<f64>> {
+        self.reconnect().await?;
         let times = self.ask(pieces, bytes, every_ms).await?;
         ensure!(times.len() == pieces, "{} of {pieces} pieces came", times.len());
         Ok(times)
@@ -104,6 +107,12 @@ impl Served {
     pub(super) async fn stop(mut self) {
         drop(self.server.stdin.take());
         let _ = timeout(GOODBYE, self.server.wait()).await;
+    }
+
+    /// Opens a new connection, since servers close one that was idle for some seconds.
+    async fn reconnect(&mut self) -> Result<()> {
+        self.connection = Connection::open(self.connection.address).await?;
+        Ok(())
     }
 
     async fn ask(&mut self, pieces: usize, bytes: usize, every_ms: u64) -> Result<Vec<f64>> {

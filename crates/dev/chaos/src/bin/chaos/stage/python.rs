@@ -112,7 +112,7 @@ impl Stage {
     }
 
     /// Returns status and body of a page.
-    pub(crate) fn page(&self, pages: SocketAddr, path: &str) -> Result<(u16, String)> {
+    fn page(&self, pages: SocketAddr, path: &str) -> Result<(u16, String)> {
         self.runtime.block_on(async {
             let response = http::send(pages, "GET", path, "", "").await?;
             Ok((response.status, response.whole().await?))
