@@ -127,7 +127,7 @@ mod tests {
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Server {
-        port: u16,
+        size: u16,
     }
 
     fn read(text: &str, name: &str, value: &str) -> Result<Config, String> {
@@ -137,24 +137,24 @@ mod tests {
 
     #[test]
     fn a_variable_sets_a_field_also_of_a_table_that_is_not_there() {
-        let config = read("[server]\nport = 1", "NSBRIDGE_MODELS__TALE-7M__PORT", "2").unwrap();
-        assert_eq!((config.server.port, config.models["tale-7m"].port), (1, 2));
-        assert_eq!(read("", "NSBRIDGE_SERVER__PORT", "3").unwrap().server.port, 3);
+        let config = read("[server]\nsize = 1", "NSBRIDGE_MODELS__TALE-7M__SIZE", "2").unwrap();
+        assert_eq!((config.server.size, config.models["tale-7m"].size), (1, 2));
+        assert_eq!(read("", "NSBRIDGE_SERVER__SIZE", "3").unwrap().server.size, 3);
         // Kubernetes sets such a variable for a service called nsbridge.
-        let set = read("[server]\nport = 1", "NSBRIDGE_PORT_8080_TCP", "tcp://10.0.0.1:8080");
-        assert_eq!(set.unwrap().server.port, 1);
+        let set = read("[server]\nsize = 1", "NSBRIDGE_PORT_8080_TCP", "tcp://10.0.0.1:8080");
+        assert_eq!(set.unwrap().server.size, 1);
     }
 
     #[test]
     fn what_does_not_fit_is_told_by_its_place() {
         let of = |text: &str| read(text, "PATH", "").unwrap_err();
         assert_eq!(
-            of("[server]\nprot = 1"),
-            "line 2: [server] unknown field `prot`; did you mean `port`?"
+            of("[server]\nsise = 1"),
+            "line 2: [server] unknown field `sise`; did you mean `size`?"
         );
         assert_eq!(
-            of("[server]\nport = \"a\""),
-            "[server.port] invalid type: string \"a\", expected u16"
+            of("[server]\nsize = \"a\""),
+            "[server.size] invalid type: string \"a\", expected u16"
         );
         assert_eq!(of("[server\n"), "line 1: unclosed table, expected `]`");
         let told = read("", "NSBRIDGE_SERVER", "1").unwrap_err();

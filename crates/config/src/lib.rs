@@ -11,12 +11,12 @@
 //!
 //! #[derive(serde::Deserialize)]
 //! struct Server {
-//!     port: u16,
+//!     threads: u16,
 //! }
 //!
-//! let environment = [("NSBRIDGE_SERVER__PORT".to_owned(), "81".to_owned())];
-//! let config: Config = parse("[server]\nport = 80\n", &Environment::new(environment))?;
-//! assert_eq!(config.server.port, 81);
+//! let environment = [("NSBRIDGE_SERVER__THREADS".to_owned(), "9".to_owned())];
+//! let config: Config = parse("[server]\nthreads = 8\n", &Environment::new(environment))?;
+//! assert_eq!(config.server.threads, 9);
 //! # Ok::<(), nsbridge_config::ConfigError>(())
 //! ```
 

@@ -256,10 +256,15 @@ impl Config {
         // Secrets are set apart, because overrides are copied on their way and not wiped.
         let keyring = environment.take("NSBRIDGE_KEYS__KEYRING_JSON");
         let key = environment.take("NSBRIDGE_STORE__KEY");
+        // An empty JSON object would be a table of TOML.
+        let api_keys = environment.take("NSBRIDGE_ACCESS__KEYS_JSON");
         let mut config: Self = nsbridge_config::parse(&text, &environment)
             .map_err(|cause| ConfigError::Parse { path: path.to_owned(), cause })?;
         if keyring.is_some() {
             config.keys.keyring_json = keyring;
+        }
+        if let Some(text) = api_keys {
+            config.access.keys_json = Some(String::clone(&text));
         }
         if key.is_some() {
             let why = "the environment has NSBRIDGE_STORE__KEY, and there is no [store]";
