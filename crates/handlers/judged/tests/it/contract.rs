@@ -43,7 +43,7 @@ fn a_handler_keeps_its_contract_where_its_reply_is_refused() {
 
 #[test]
 fn pieces_and_finish_are_the_handlers_own_where_nothing_is_refused() {
-    let [judged, passed] = [words(true, true), words(false, false)];
+    let [judged, passed] = [words(true, true), words(false, true)];
     let [awaited, before] = [async_words(true, true), async_words(true, false)];
     for prompt in [STORY, "", " ", "4111", "no space", "クマが 海辺に 行った。 090", "a b c 1 2 3 "]
     {
