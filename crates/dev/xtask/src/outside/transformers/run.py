@@ -28,9 +28,11 @@ SAMPLED = {"prompt": "昔々、", "max_tokens": 64, "temperature": 1.0}
 CUT = {"prompt": "The fox saw", "max_tokens": 64, "temperature": 0.7, "top_p": 0.9, "top_k": 40}
 LONG = {"prompt": "Once a bear went to the sea", "max_tokens": 160, "temperature": 1.3}
 
-# The example, and a note of the number of tokens after which it generates.
+# The example, with a note of the number of tokens after which it generates. Of a new reply it makes a
+# part, and then waits for its end.
 NOTING = f"""
 import sys
+import time
 sys.path.append({os.path.dirname(EXAMPLE)!r})
 import model
 
@@ -38,6 +40,13 @@ class Noting(model.Model):
     def generate(self, tokens, input, reply, most):
         with open("known", "a") as known:
             known.write("%d " % len(reply.tokens))
+        if not reply.tokens:
+            put = reply.put
+            def put_and_wait(tokens):
+                put(tokens)
+                if len(reply.tokens) == {2 * BEFORE_THE_KILL}:
+                    time.sleep(600)
+            reply.put = put_and_wait
         super().generate(tokens, input, reply, most)
 """
 
