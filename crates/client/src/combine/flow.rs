@@ -219,7 +219,7 @@ impl Flow {
         &self,
         items: impl IntoIterator<Item = T>,
         concurrency: usize,
-        mut step: impl FnMut(Flow, T) -> F,
+        mut step: impl FnMut(Self, T) -> F,
     ) -> impl Future<Output = Result<Vec<R>, E>>
     where
         F: Future<Output = Result<R, E>>,

@@ -9,7 +9,7 @@ use crate::reply::Running;
 /// that the end of a flow reaches the requests of parts that were moved to other tasks.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    above: Option<Arc<Requests>>,
+    above: Option<Arc<Self>>,
     state: Mutex<State>,
 }
 
