@@ -82,12 +82,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 fn print_schema(arguments: Schema) -> Result<ExitCode> {
     let mut options = Options::new(arguments.file);
     options.python = arguments.python;
-    let schema = wait_for(async { nsbridge_python::schema(options).await.map_err(plain) })?;
+    let schema =
+        wait_for(async { nsbridge_python::schema(options).await.map_err(|error| plain(&error)) })?;
     print_line(&serde_json::to_string_pretty(&schema.unwrap_or(Value::Bool(true)))?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn plain(error: nsbridge_handler::Error) -> anyhow::Error {
+fn plain(error: &nsbridge_handler::Error) -> anyhow::Error {
     anyhow!("{error}")
 }
 
@@ -111,11 +112,11 @@ fn check_model(check: Check) -> Result<ExitCode> {
 }
 
 fn answer_and_check(options: Options, models: Models, input: &Value) -> Result<()> {
-    let python: Arc<Python> = testing::load(options, models).map_err(plain)?;
+    let python: Arc<Python> = testing::load(options, models).map_err(|error| plain(&error))?;
     if let Some(schema) = python.schema() {
         note(&format!("the inputs have the schema {schema}"));
     }
-    let (pieces, _) = testing::answer(&python, input, 7, &[]).map_err(plain)?;
+    let (pieces, _) = testing::answer(&python, input, 7, &[]).map_err(|error| plain(&error))?;
     pieces.iter().try_for_each(|piece| print_line(piece.get()))?;
     Ok(testing::check(&python, input)?)
 }

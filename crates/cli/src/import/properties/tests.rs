@@ -13,8 +13,8 @@ fn pairs(properties: Vec<Property>) -> Vec<(String, String)> {
 
 #[test]
 fn properties_are_those_that_java_reads() {
-    let vectors: Vec<(String, Option<Vec<(String, String)>>)> =
-        serde_json::from_str(BY_JAVA).unwrap();
+    type Pairs = Vec<(String, String)>;
+    let vectors: Vec<(String, Option<Pairs>)> = serde_json::from_str(BY_JAVA).unwrap();
     assert!(vectors.len() >= 800);
     for (text, by_java) in vectors {
         assert_eq!(parse(&text).ok().map(pairs), by_java, "{text:?}");

@@ -60,8 +60,8 @@ fn check(files: &[&str], before: &str, option: &str, expected: &str) {
     let (section, field) = field.trim_start_matches('[').split_once("] ").unwrap();
     let wanted: Table = field.parse().unwrap();
     let (name, value) = wanted.iter().next().unwrap();
-    let section =
-        section.split('.').fold(&Value::Table(table.clone()), |value, part| &value[part]).clone();
+    let table = Value::Table(table);
+    let section = section.split('.').fold(&table, |value, part| &value[part]);
     assert_eq!(&section[name], value, "{option}");
 }
 

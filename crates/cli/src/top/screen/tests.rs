@@ -148,7 +148,7 @@ fn a_terminal_without_figures_says_so() {
 fn without_problems_the_heading_names_what_was_read() {
     let all = Snapshot { problems: Vec::new(), ..full() };
     let heading = |snapshot: &Snapshot| {
-        let screen = drawn(snapshot, 100, 20).to_string();
+        let screen = drawn(snapshot, 100, 20);
         let line = screen.lines().find(|line| line.contains("NO PROBLEMS")).map(str::to_owned);
         line.unwrap_or_else(|| panic!("{screen}")).trim_matches(['"', ' ']).to_owned()
     };

@@ -43,7 +43,7 @@ use start::{part_command, worker_command, write_keyring};
 use strand::Strand;
 
 pub(crate) use front::Storage;
-pub(crate) use python::PythonProcesses;
+pub(crate) use python::{PythonProcesses, until_no_process_of};
 
 /// File name of the keyring in the folder of a round.
 pub(crate) const KEYRING: &str = "keys.json";

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use crate::follow::{gone, left_with};
 use crate::order::{Crash, Does, Hang};
 use crate::plan::{Ask, Expect, Reading};
-use crate::stage::{PythonProcesses, Stage};
+use crate::stage::{PythonProcesses, Stage, until_no_process_of};
 
 const CRASHES: [Crash; 6] =
     [Crash::Segfault, Crash::Exit, Crash::Abort, Crash::Kill, Crash::ThreadExit, Crash::Memory];
@@ -155,7 +155,7 @@ fn hang_in(
     ensure!(crashes == 0.0, "{crashes} processes crashed");
     let current = stage.python_processes(worker)?;
     groups.retain(|group| !current.contains(group));
-    stage.until_no_process_of(&groups)?;
+    until_no_process_of(&groups)?;
     stage.dismiss(worker)?;
     Ok(kills as usize)
 }

@@ -79,17 +79,7 @@ impl Stage {
         let life = format!("{worker}.0");
         self.until("a worker to leave", |lines| gone(lines, &life, 1))?;
         self.remove_worker(worker);
-        self.until_no_process_of(&groups)
-    }
-
-    /// Waits until no process of these groups is left.
-    pub(crate) fn until_no_process_of(&self, groups: &[u32]) -> Result<()> {
-        let began = Instant::now();
-        while processes()?.iter().any(|process| groups.contains(&process.group)) {
-            ensure!(began.elapsed() < PATIENCE, "a process of a Python process outlives it");
-            sleep(LOOK_EVERY);
-        }
-        Ok(())
+        until_no_process_of(&groups)
     }
 
     /// Checks that a worker is in its first life, and that its page says so.
@@ -153,4 +143,14 @@ fn processes() -> Result<Vec<Process>> {
         }
     }
     Ok(found)
+}
+
+/// Waits until no process of these groups is left.
+pub(crate) fn until_no_process_of(groups: &[u32]) -> Result<()> {
+    let began = Instant::now();
+    while processes()?.iter().any(|process| groups.contains(&process.group)) {
+        ensure!(began.elapsed() < PATIENCE, "a process of a Python process outlives it");
+        sleep(LOOK_EVERY);
+    }
+    Ok(())
 }
