@@ -12,7 +12,7 @@
 //! use nsbridge_gateway::{Config, Gateway};
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-//! let gateway = Gateway::connect(Config::read(Path::new("gateway.toml"), std::env::vars())?).await?;
+//! let gateway = Gateway::connect(Config::read(Path::new("gateway.toml"), [])?).await?;
 //! println!("listening at {}", gateway.address());
 //! let drain = gateway.drain();
 //! tokio::spawn(async move {
