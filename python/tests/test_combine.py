@@ -9,7 +9,17 @@ import unittest
 
 import make_vectors
 from fake import Fake
-from nsbridge import AsyncClient, BadInput, Client, Deadline, UnexpectedPiece
+from nsbridge import (
+    AsyncClient,
+    BadInput,
+    Client,
+    Closed,
+    Deadline,
+    Error,
+    InvalidRequest,
+    ResumePoint,
+    UnexpectedPiece,
+)
 from nsbridge.combine import CutOff, Flow, answer, in_order, judged, retrieve, step_seed
 from place import ROOT, Place, wait_until
 
@@ -79,6 +89,7 @@ class Steps(unittest.TestCase):
         with self.assertRaises(CutOff) as cut:
             self.play(script)
         self.assertEqual((cut.exception.label, cut.exception.text), ("long", "".join(parts)))
+        self.assertNotIn(f"{cut.exception.score:.3f}", str(cut.exception))
         self.assertLessEqual(len("".join(parts)), 400)
         wait_until("the cancel", lambda: self.writer.ended("cancelled") > before)
 
@@ -157,6 +168,55 @@ class Steps(unittest.TestCase):
 
         asyncio.run(run())
 
+    def test_leaving_a_flow_cancels_the_items_of_a_map_in_another_task(self):
+        before = self.writer.ended("cancelled")
+        cancelled = lambda: self.writer.ended("cancelled") > before
+
+        async def run():
+            async with AsyncClient(self.place.url, self.place.keys) as client:
+                begun = asyncio.Event()
+
+                async def item(part, prompt):
+                    async with part.text(
+                        self.place.model, prompt, max_tokens=900, ignore_eos=True
+                    ) as reply:
+                        async for _ in reply:
+                            begun.set()
+
+                async with Flow(client) as flow:
+                    items = asyncio.ensure_future(flow.map([BEAR], item))
+                    await begun.wait()
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(None, wait_until, "the cancel", cancelled)
+                with self.assertRaises(Error):
+                    await items
+                with self.assertRaises(Closed):
+                    await flow.judge(self.judge.model, "after the end")
+                with self.assertRaises(Closed):
+                    flow.text(self.place.model, BEAR)
+
+        asyncio.run(run())
+        self.assertEqual(self.judge.requests, [])
+
+    def test_a_reply_of_a_flow_that_is_dropped_is_cancelled(self):
+        before = self.writer.ended("cancelled")
+
+        async def script(flow):
+            reply = await flow.text(self.place.model, BEAR, max_tokens=900, ignore_eos=True)
+            await reply.__anext__()
+            del reply
+            loop = asyncio.get_running_loop()
+            cancelled = lambda: self.writer.ended("cancelled") > before
+            await loop.run_in_executor(None, wait_until, "the cancel", cancelled)
+
+        self.play(script)
+
+    def test_a_flow_may_last_longer_than_one_request(self):
+        async def script(flow):
+            return await flow.judge(self.judge.model, "short")
+
+        self.assertEqual(self.play(script, timeout=7200).scores["long"], 0.0)
+
     def test_the_first_error_of_a_map_cancels_the_other_items(self):
         before = self.writer.ended("cancelled")
 
@@ -232,6 +292,15 @@ class Retrieval(unittest.TestCase):
         self.assertEqual((found[0].text, len(found)), (passages[1], 2))
         self.assertGreater(found[0].score, 0.999)
         self.assertEqual(made.text, f"Sources:\n[1] {passages[1]}\n\nQuestion: {passages[1]}")
+
+
+class Points(unittest.TestCase):
+    """States of requests that are not submitted yet."""
+
+    def test_a_state_that_no_worker_accepts_is_refused(self):
+        for wrong in ({"timeout": 3600}, {"timeout": 0}, {"seed": -1}, {"seed": 1 << 64}):
+            self.assertRaises(InvalidRequest, ResumePoint.new, **wrong)
+        self.assertEqual(ResumePoint.new(timeout=1500, seed=7).seed, 7)
 
 
 class Seeds(unittest.TestCase):

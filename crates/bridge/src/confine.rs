@@ -1,4 +1,4 @@
-//! Confinement of the worker's process: no core dumps, and no panic messages in logs.
+//! Confinement of a process: no core dumps, and no panic messages in logs.
 
 use std::panic::PanicHookInfo;
 
@@ -21,6 +21,18 @@ pub(crate) fn close_memory() -> Result<(), Error> {
         .map_err(system("switch core dumps off"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(system("close the process's memory to others"))
+}
+
+/// Keeps keys and texts of this process out of core dumps, of other processes of its user, and of
+/// panic messages, as each worker does for itself. For programs beside it that hold keys.
+///
+/// # Errors
+///
+/// Returns an error if the system refuses, which it does not do to a process that lowers its own
+/// limits.
+pub fn confine() -> Result<(), Error> {
+    quiet_panics();
+    close_memory()
 }
 
 /// Logs where a thread panicked, without the panic message. The panic of a library may quote the

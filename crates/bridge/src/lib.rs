@@ -60,6 +60,7 @@ mod serve;
 mod timing;
 pub mod worker;
 
+pub use confine::confine;
 pub use nsbridge_checkpoint as checkpoint;
 #[doc(hidden)]
 pub use nsbridge_handler::chain;

@@ -62,7 +62,7 @@ fn serve_any<H: Servable<K>, K>() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let config = Config::read(&path, std::env::vars()).map_err(Error::from);
+    let config = Config::read(&path, nsbridge_config::variables()).map_err(Error::from);
     match config.and_then(run_any::<H, K>) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

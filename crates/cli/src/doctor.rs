@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         print(what, &finding, arguments.json)?;
         anyhow::Ok(finding.is_ok())
     };
-    let config = match Config::read(&arguments.config, std::env::vars()) {
+    let config = match Config::read(&arguments.config, nsbridge_config::variables()) {
         Ok(mut config) => {
             within(&mut config, arguments.config.parent().unwrap_or(Path::new("")));
             config

@@ -129,7 +129,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 
 fn serve(config: &Path, log: LogFormat) -> Result<ExitCode> {
     nsbridge::log_to_stderr(&LogConfig::new("info,lapin=off", log))?;
-    let config = Config::read(config, std::env::vars())?;
+    nsbridge::confine()?;
+    let config = Config::read(config, nsbridge_config::variables())?;
     wait_for(async {
         let gateway = Gateway::connect(config).await?;
         note(&format!("listening at {}", gateway.address()));

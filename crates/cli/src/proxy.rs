@@ -43,6 +43,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     nsbridge::log_to_stderr(&LogConfig::new("info", LogFormat::Text))?;
+    nsbridge::confine()?;
     let Arguments { gateway, api_key_file, keys, tenant, models, listen } = arguments;
     let key = GatewayBroker::read_key(&api_key_file)?;
     let broker = GatewayBroker::new(&gateway, &key)?;

@@ -4,12 +4,16 @@ use zeroize::Zeroizing;
 
 const PREFIX: &str = "NSBRIDGE_";
 
-/// Parts of environment names that are no configuration fields: names of the tests, and names that
-/// an orchestrator sets for a service called nsbridge.
-const RESERVED: [&str; 3] = ["NSBRIDGE_TEST_", "_SERVICE_", "_PORT"];
+/// Beginning of the names of variables for the tests.
+const OF_TESTS: &str = "NSBRIDGE_TEST_";
+
+/// Parts of names that an orchestrator sets for a service called nsbridge.
+const OF_SERVICES: [&str; 2] = ["_SERVICE_", "_PORT"];
 
 /// Overrides of a configuration: `NSBRIDGE_<SECTION>__<FIELD>` sets a field of a section, and
-/// `NSBRIDGE_<SECTION>__<TABLE>__<FIELD>` one of a table within it. Other variables are ignored.
+/// `NSBRIDGE_<SECTION>__<TABLE>__<FIELD>` one of a table within it. Names in capitals stand for small
+/// letters, or for a name of the file that differs in capitals alone. Variables without the prefix,
+/// and those that an orchestrator sets for a service called nsbridge, are ignored.
 #[derive(Default)]
 pub struct Environment {
     overrides: Vec<(String, Zeroizing<String>)>,
@@ -19,7 +23,8 @@ impl Environment {
     /// Creates the overrides among these variables.
     pub fn new(variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let is_override = |name: &str| {
-            name.starts_with(PREFIX) && !RESERVED.iter().any(|reserved| name.contains(reserved))
+            let is_field = name.contains("__") || !OF_SERVICES.iter().any(|of| name.contains(of));
+            name.starts_with(PREFIX) && !name.starts_with(OF_TESTS) && is_field
         };
         let overrides = variables.into_iter().filter(|(name, _)| is_override(name));
         Self { overrides: overrides.map(|(name, value)| (name, value.into())).collect() }
@@ -36,9 +41,26 @@ impl Environment {
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&str, Vec<String>, &str)> {
         self.overrides.iter().map(|(name, value)| {
             let field = name.strip_prefix(PREFIX).unwrap_or(name);
-            (&**name, field.split("__").map(str::to_lowercase).collect(), &***value)
+            (&**name, field.split("__").map(written).collect(), &***value)
         })
     }
+}
+
+/// Returns a part of a name: in small letters, unless it has some.
+fn written(part: &str) -> String {
+    let is_mixed = part.contains(|letter: char| letter.is_lowercase());
+    if is_mixed { part.to_owned() } else { part.to_lowercase() }
+}
+
+/// Returns the variables of this process whose names begin with `NSBRIDGE_`.
+///
+/// Bytes that are no UTF-8 become replacement characters, which no field accepts: unlike
+/// [`std::env::vars`], it does not panic, and no value is shown.
+pub fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok().filter(|name| name.starts_with(PREFIX))?;
+        Some((name, value.to_string_lossy().into_owned()))
+    })
 }
 
 impl std::fmt::Debug for Environment {

@@ -1,5 +1,7 @@
 //! Layers of a configuration: the file, the environment over it, and messages for invalid fields.
 
+use std::borrow::Cow;
+
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
@@ -35,6 +37,9 @@ fn overridden(mut table: Table, environment: &Environment) -> Result<Table, Conf
 /// within a section, or leads through a value that is no table.
 fn set(table: &mut Table, path: &[String], value: Value) -> Option<()> {
     let (section, rest) = path.split_first()?;
+    // The shells of operators, and orchestrators, write names in capitals.
+    let known = table.keys().find(|known| known.eq_ignore_ascii_case(section)).cloned();
+    let section = known.unwrap_or_else(|| section.clone());
     let inner = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
     let inner = inner.as_table_mut()?;
     match rest {
@@ -66,7 +71,9 @@ fn syntax(text: &str, error: &toml::de::Error) -> String {
 fn misfit(text: &str, error: &Misfit) -> String {
     let what = error.inner().message();
     let place = place(error).map_or(String::new(), |place| format!("[{place}] "));
-    let Some(unknown) = unknown_field(what) else { return format!("{place}{what}") };
+    let Some(unknown) = unknown_field(what) else {
+        return format!("{place}{}", without_value(what));
+    };
     let line = find_line(text, unknown).map_or(String::new(), |n| format!("line {n}: "));
     // The other names between backticks are the fields that there are.
     let fields = what.split('`').skip(1).step_by(2).skip(1);
@@ -77,6 +84,16 @@ fn misfit(text: &str, error: &Misfit) -> String {
         .filter(|near| strsim::jaro_winkler(unknown, near) > 0.7)
         .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
     format!("{line}{place}unknown field `{unknown}`{hint}")
+}
+
+/// Leaves out the string that serde quotes where another type was expected: it may be a secret.
+fn without_value(what: &str) -> Cow<'_, str> {
+    let of_a_string = ["invalid type: string \"", "invalid value: string \""].iter();
+    let is_one = of_a_string.clone().any(|start| what.starts_with(start));
+    match what.rsplit_once(", expected ") {
+        Some((_, expected)) if is_one => format!("it is a string, expected {expected}").into(),
+        _ => what.into(),
+    }
 }
 
 /// Returns the field that serde names as unknown. Its error has no other form than this message.
@@ -140,6 +157,13 @@ mod tests {
         let config = read("[server]\nsize = 1", "NSBRIDGE_MODELS__TALE-7M__SIZE", "2").unwrap();
         assert_eq!((config.server.size, config.models["tale-7m"].size), (1, 2));
         assert_eq!(read("", "NSBRIDGE_SERVER__SIZE", "3").unwrap().server.size, 3);
+        // A name in the file keeps its capitals, and one that has small letters is taken as it is.
+        let file = "[server]\nsize = 1\n[models.Qwen3]\nsize = 1";
+        let config = read(file, "NSBRIDGE_MODELS__QWEN3__SIZE", "2").unwrap();
+        assert_eq!((config.models.len(), config.models["Qwen3"].size), (1, 2));
+        let config =
+            read("[server]\nsize = 1", "NSBRIDGE_MODELS__Qwen_SERVICE_3__SIZE", "2").unwrap();
+        assert_eq!(config.models["Qwen_SERVICE_3"].size, 2);
         // Kubernetes sets such a variable for a service called nsbridge.
         let set = read("[server]\nsize = 1", "NSBRIDGE_PORT_8080_TCP", "tcp://10.0.0.1:8080");
         assert_eq!(set.unwrap().server.size, 1);
@@ -152,11 +176,10 @@ mod tests {
             of("[server]\nsise = 1"),
             "line 2: [server] unknown field `sise`; did you mean `size`?"
         );
-        assert_eq!(
-            of("[server]\nsize = \"a\""),
-            "[server.size] invalid type: string \"a\", expected u16"
-        );
+        assert_eq!(of("[server]\nsize = \"a\""), "[server.size] it is a string, expected u16");
         assert_eq!(of("[server\n"), "line 1: unclosed table, expected `]`");
+        let secret = of("server = \"amqp://u:canary, expected@b\"");
+        assert_eq!(secret, "[server] it is a string, expected struct Server");
         let told = read("", "NSBRIDGE_SERVER", "1").unwrap_err();
         assert!(told.contains("NSBRIDGE_SERVER names no field"), "{told}");
     }

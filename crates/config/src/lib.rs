@@ -25,7 +25,7 @@ mod environment;
 mod layers;
 
 pub use broker::{BrokerConfig, FileMode, password_of};
-pub use environment::Environment;
+pub use environment::{Environment, variables};
 pub use layers::{Misfit, parse, place};
 
 /// Reason why a configuration cannot be used: one sentence with the file, the field and advice.

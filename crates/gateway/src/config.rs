@@ -1,12 +1,14 @@
 //! Configuration of the gateway.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nsbridge_client::Tenant;
-use nsbridge_config::{BrokerConfig, Environment};
+use nsbridge_config::{BrokerConfig, Environment, FileMode, password_of};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -41,6 +43,9 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// Models by the name that clients use.
     pub models: BTreeMap<String, Model>,
+    /// Warning about the file, which does not keep a gateway from starting.
+    #[serde(skip)]
+    pub(crate) exposed: Option<String>,
 }
 
 /// Listener of the gateway.
@@ -119,16 +124,26 @@ impl std::fmt::Debug for Keys {
 }
 
 /// Callers of the gateway: exactly one of the fields.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct AccessConfig {
     /// File of API keys, which is reloaded when it changes.
     pub file: Option<PathBuf>,
     /// Text of a file of API keys, as an ECS secret carries it.
-    pub keys_json: Option<String>,
+    pub keys_json: Option<Zeroizing<String>>,
     /// Tenant of all callers, who need no key. Only for a listener on this machine.
     pub open_to: Option<Tenant>,
+}
+
+impl std::fmt::Debug for AccessConfig {
+    /// Leaves out the keys' hashes, tenants and limits.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AccessConfig")
+            .field("file", &self.file)
+            .field("open_to", &self.open_to)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Storage of replies.
@@ -237,6 +252,7 @@ impl Config {
             batches: BatchConfig::default(),
             telemetry: Telemetry::default(),
             models,
+            exposed: None,
         }
     }
 
@@ -250,8 +266,11 @@ impl Config {
         path: &Path,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
+        let failed = |cause| ConfigError::Read { path: path.to_owned(), cause };
+        let mut file = File::open(path).map_err(failed)?;
+        let mode = FileMode::of(&file).map_err(failed)?;
+        let mut text = Zeroizing::new(String::new());
+        file.read_to_string(&mut text).map_err(failed)?;
         let mut environment = Environment::new(environment);
         // Secrets are set apart, because overrides are copied on their way and not wiped.
         let keyring = environment.take("NSBRIDGE_KEYS__KEYRING_JSON");
@@ -260,11 +279,17 @@ impl Config {
         let api_keys = environment.take("NSBRIDGE_ACCESS__KEYS_JSON");
         let mut config: Self = nsbridge_config::parse(&text, &environment)
             .map_err(|cause| ConfigError::Parse { path: path.to_owned(), cause })?;
+        if mode.is_open() && holds_secret(&text) {
+            config.exposed = Some(format!(
+                "{} can be read by others ({mode}) and holds a password or a key: chmod 600 it",
+                path.display()
+            ));
+        }
         if keyring.is_some() {
             config.keys.keyring_json = keyring;
         }
-        if let Some(text) = api_keys {
-            config.access.keys_json = Some(String::clone(&text));
+        if api_keys.is_some() {
+            config.access.keys_json = api_keys;
         }
         if key.is_some() {
             let why = "the environment has NSBRIDGE_STORE__KEY, and there is no [store]";
@@ -354,6 +379,27 @@ impl Config {
             body_timeout: Duration::from_secs(self.server.body_timeout_s),
         }
     }
+}
+
+/// Returns true if the text of a file holds a secret. RabbitMQ's default password does not count,
+/// because RabbitMQ accepts it from its own machine only.
+fn holds_secret(text: &str) -> bool {
+    let Ok(file) = nsbridge_config::parse::<Secrets>(text, &Environment::default()) else {
+        return false;
+    };
+    let password = file.broker.url.as_deref().and_then(password_of);
+    let key = file.keys.keyring_json.is_some() || file.store.is_some_and(|it| it.key.is_some());
+    key || password.is_some_and(|word| word != "guest")
+}
+
+/// Sections that may have a secret.
+#[derive(Deserialize)]
+struct Secrets {
+    #[serde(default)]
+    broker: BrokerConfig,
+    #[serde(default)]
+    keys: Keys,
+    store: Option<StoreConfig>,
 }
 
 /// Error of a configuration.

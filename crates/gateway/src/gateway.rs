@@ -97,6 +97,9 @@ impl Gateway {
     /// Returns an error if a file, the broker or the address cannot be used.
     pub async fn connect(config: Config) -> Result<Self, Error> {
         config.check_connection()?;
+        if let Some(exposed) = &config.exposed {
+            tracing::warn!("{exposed}");
+        }
         let url = config.broker.read_url();
         let url = url.map_err(|error| ConfigError::Invalid(error.to_string()))?;
         let broker = Arc::new(AmqpBroker::new(&url)?);

@@ -8,14 +8,27 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from .aio import AsyncClient
-from .errors import Deadline, UnexpectedPiece
+from .constants import MAX_SECONDS
+from .errors import Closed, Deadline, UnexpectedPiece
 from .reply import AsyncReply
 from .request import traceparent
-from .text import Embeddings, P, Prompt, Result, Scores, TextPiece, read_json
+from .text import (
+    Embeddings,
+    P,
+    Prompt,
+    Result,
+    Scores,
+    TextPiece,
+    judge_input,
+    read_embeddings,
+    read_json,
+    read_scores,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -79,7 +92,9 @@ class Flow:
         self.deadline = time.monotonic() + timeout
         self.steps = 0
         """Number of steps so far."""
-        self._replies: list[AsyncReply[Any]] = []
+        self._replies: WeakSet[AsyncReply[Any]] = WeakSet()
+        self._parts: WeakSet[Flow] = WeakSet()
+        self._cancelled = False
 
     async def __aenter__(self) -> Flow:
         return self
@@ -88,11 +103,14 @@ class Flow:
         await self.cancel()
 
     async def cancel(self) -> None:
-        """Cancels the requests that still run."""
-        for reply in self._replies:
+        """Cancels the requests that still run, those of items included, and refuses others."""
+        self._cancelled = True
+        replies, self._replies = self._replies, WeakSet()
+        for reply in list(replies):
             if reply.summary is None:
                 await reply.cancel()
-        self._replies.clear()
+        for part in list(self._parts):
+            await part.cancel()
 
     @property
     def left(self) -> float:
@@ -103,11 +121,13 @@ class Flow:
         return left
 
     def _step(self) -> dict[str, Any]:
-        """Returns the options of the next request."""
+        """Returns the options of the next request. Raises `Closed` after a cancel."""
+        if self._cancelled:
+            raise Closed("the flow was cancelled")
         seed = step_seed(self.seed, self.steps)
         self.steps += 1
         return {
-            "timeout": self.left,
+            "timeout": min(self.left, MAX_SECONDS),
             "seed": seed,
             "tenant": self.tenant,
             "bulk": self.bulk,
@@ -115,8 +135,7 @@ class Flow:
         }
 
     def _keep(self, reply: AsyncReply[P]) -> AsyncReply[P]:
-        self._replies = [r for r in self._replies if r.summary is None]
-        self._replies.append(reply)
+        self._replies.add(reply)
         return reply
 
     def submit(
@@ -137,11 +156,17 @@ class Flow:
         labels: Sequence[str] | Mapping[str, str | None] | None = None,
     ) -> Scores:
         """Returns the scores of a text."""
-        return await self.client.judge(model, text, question, labels, **self._step())
+        reply = self.submit(model, judge_input(text, question, labels))
+        return read_scores((await reply.collect()).pieces)
 
     async def embed(self, model: str, texts: str | Sequence[str]) -> Embeddings:
         """Returns the vectors of texts."""
-        return await self.client.embed(model, texts, **self._step())
+        asked = {
+            "input": texts if isinstance(texts, str) else list(texts),
+            "encoding_format": "base64",
+        }
+        result = await self.submit(model, asked).collect()
+        return read_embeddings(result.pieces, result.summary.usage)
 
     async def map(
         self,
@@ -167,7 +192,9 @@ class Flow:
         return [result async for result in in_order(numbered, one, concurrency)]
 
     def _part(self, number: int) -> Flow:
-        return Flow(
+        if self._cancelled:
+            raise Closed("the flow was cancelled")
+        part = Flow(
             self.client,
             timeout=self.left,
             seed=step_seed(self.seed, number),
@@ -175,6 +202,8 @@ class Flow:
             bulk=self.bulk,
             trace=self.trace,
         )
+        self._parts.add(part)
+        return part
 
 
 def step_seed(seed: int, number: int) -> int:
@@ -190,7 +219,7 @@ class CutOff(Exception):
     """Score of a judge above its limit. `text` is the text that passed before it."""
 
     def __init__(self, label: str, score: float, limit: float, text: str):
-        super().__init__(f"the judge gave {score:.3f} for `{label}`, above {limit:.3f}")
+        super().__init__(f"the judge's score for `{label}` is above {limit}")
         self.label, self.score, self.limit, self.text = label, score, limit, text
 
 
@@ -242,8 +271,8 @@ async def judged(
 class Passage:
     """Text that was retrieved, with its cosine similarity to the question."""
 
-    text: str
-    score: float
+    text: str = field(repr=False)
+    score: float = field(repr=False)
 
 
 async def retrieve(

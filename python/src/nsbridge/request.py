@@ -40,6 +40,10 @@ class ResumePoint:
         A program that stores it first and submits by `reattach` has one id, one seed and one time
         limit for the request, however often it is interrupted.
         """
+        if not 0 < timeout <= MAX_SECONDS:
+            raise InvalidRequest(f"the timeout is {timeout} s: at most {MAX_SECONDS} s")
+        if seed is not None and not 0 <= seed < 1 << 64:
+            raise InvalidRequest("the seed is a whole number from 0 to 2^64 - 1")
         now = int(time.time() * 1000)
         seed = secrets.randbits(53) if seed is None else seed
         name = str(uuid.UUID(bytes=uuid7(now)))
@@ -91,6 +95,12 @@ class Request:
             raise InvalidRequest("a revision has 1 to 100 letters, digits, `.`, `_` and `-`")
         if self.point is not None and self.point.expires_at_ms <= int(time.time() * 1000):
             raise Deadline("the request has expired", pieces=len(self.point.pieces))
+        if self.point is not None:
+            asked = self.point.expires_at_ms - self.point.created_at_ms
+            if not 0 < asked <= MAX_SECONDS * 1000:
+                raise InvalidRequest(f"a request has at most {MAX_SECONDS} s")
+            if not 0 <= self.point.seed < 1 << 64:
+                raise InvalidRequest("the seed is a whole number from 0 to 2^64 - 1")
         if self.point is not None and self.point.fingerprint is not None:
             if not is_hex(self.point.fingerprint):
                 raise InvalidRequest("a fingerprint has 32 hex digits")

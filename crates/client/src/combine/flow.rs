@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use nsbridge_protocol::topology::MAX_TIME_TO_FINISH;
 use nsbridge_protocol::{
     Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText, EncodingFormat, JudgeInput,
     JudgeScores, ModelName, Priority, ReplayKey, Tenant, TextInput, TextPiece, TraceParent,
@@ -22,6 +23,9 @@ use super::requests::Requests;
 use crate::client::{Client, begin_trace, draw_seed};
 use crate::reply::Reply;
 use crate::request::Request;
+
+/// Maximum time limit of a flow: longer ones are shortened, because clocks cannot add them.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Steps of one task.
 ///
@@ -81,10 +85,11 @@ impl Flow {
         })
     }
 
-    /// Sets the time limit, from now to the end of the last reply.
+    /// Sets the time limit, from now to the end of the last reply. A request has at most 25 minutes of
+    /// it.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.deadline = Instant::now() + timeout;
+        self.deadline = Instant::now() + timeout.min(LONGEST);
         self
     }
 
@@ -145,7 +150,7 @@ impl Flow {
                 .input(input)
                 .seed(seed)
                 .priority(self.priority)
-                .timeout(self.left()?)
+                .timeout(self.left()?.min(MAX_TIME_TO_FINISH))
                 .trace(self.trace);
             let reply = self.client.submit(request).await?;
             self.requests.add(&reply.running())?;

@@ -1,5 +1,7 @@
 //! Tests of reading and checking configurations, and of the files in `deploy`.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use nsbridge_config::Environment;
 
 use super::{Config, Server};
@@ -97,6 +99,23 @@ fn the_image_the_compose_file_and_the_task_on_ecs_are_complete() {
 }
 
 #[test]
+fn all_that_the_image_copies_goes_to_its_builder() {
+    let dockerfile = include_str!("../../../../deploy/Dockerfile");
+    let ignored = include_str!("../../../../deploy/Dockerfile.dockerignore");
+    let copied = dockerfile.lines().filter_map(|line| line.strip_prefix("COPY "));
+    let sources = copied.filter(|line| !line.starts_with("--from") && !line.starts_with(". "));
+    let sources: Vec<&str> = sources.filter_map(|line| line.split(' ').next()).collect();
+    assert!(sources.len() >= 3, "{sources:?}");
+    for source in sources {
+        let given = |line: &str| {
+            let given = line.strip_prefix('!');
+            given.is_some_and(|given| source == given || source.starts_with(&format!("{given}/")))
+        };
+        assert!(ignored.lines().any(given), "{source} is not in the context of the build");
+    }
+}
+
+#[test]
 fn the_environment_sets_what_a_container_must_not_have_in_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gateway.toml");
@@ -105,7 +124,7 @@ fn the_environment_sets_what_a_container_must_not_have_in_a_file() {
     let secrets = [
         ("NSBRIDGE_BROKER__URL", "amqps://u:canary@b"),
         ("NSBRIDGE_KEYS__KEYRING_JSON", "canary"),
-        ("NSBRIDGE_ACCESS__KEYS_JSON", "{}"),
+        ("NSBRIDGE_ACCESS__KEYS_JSON", "canary"),
         ("NSBRIDGE_STORE__KEY", "canary"),
         ("NSBRIDGE_MODELS__M__CONTEXT", "512"),
     ];
@@ -118,6 +137,16 @@ fn the_environment_sets_what_a_container_must_not_have_in_a_file() {
     assert_eq!(config.models["m"].context, Some(512));
     let shown = format!("{config:?}");
     assert!(!shown.contains("canary"), "{shown}");
+    assert_eq!(config.exposed, None);
+    let held = |more: &str| {
+        std::fs::write(&path, format!("{more}\n{image}")).unwrap();
+        read(&[]).unwrap().exposed.is_some()
+    };
+    assert!(held("[broker]\nurl = \"amqps://u:secret@b\""));
+    assert!(held("[keys]\nkeyring_json = \"{}\""));
+    assert!(!held("[broker]\nurl = \"amqp://guest:guest@b\""));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(!held("[broker]\nurl = \"amqps://u:secret@b\""));
     std::fs::write(&path, "[models.m]\n").unwrap();
     let told = read(&secrets).unwrap_err().to_string();
     assert!(told.contains("NSBRIDGE_STORE__KEY, and there is no [store]"), "{told}");

@@ -19,7 +19,7 @@ const NOT_IN_RUST: [([&str; 2], &str); 6] = [
 /// Paths that may read the environment.
 const EDGES: [&str; 5] = [
     "crates/cli/",
-    "crates/bridge/src/serve.rs",
+    "crates/config/src/environment.rs",
     "crates/dev/",
     // It decides which variables a child process must not inherit.
     "crates/handlers/python/src/process.rs",
@@ -160,7 +160,7 @@ fn a_reader_of_the_environment_is_found_unless_it_is_an_edge() {
     assert_eq!(environment("crates/queue/src/a.rs", text).len(), 1);
     assert_eq!(environment("crates/bridge/src/config.rs", text).len(), 1);
     assert_eq!(environment("crates/queue/src/a.rs", "use std::env;\n").len(), 1);
-    assert_eq!(environment("crates/bridge/src/serve.rs", text).len(), 0);
+    assert_eq!(environment("crates/config/src/environment.rs", text).len(), 0);
     assert_eq!(environment("crates/queue/src/a.rs", "env!(\"CARGO_MANIFEST_DIR\")").len(), 0);
 }
 
