@@ -156,7 +156,7 @@ class Flow:
         labels: Sequence[str] | Mapping[str, str | None] | None = None,
     ) -> Scores:
         """Returns the scores of a text."""
-        reply = self.submit(model, judge_input(text, question, labels))
+        reply: AsyncReply[Any] = self.submit(model, judge_input(text, question, labels))
         return read_scores((await reply.collect()).pieces)
 
     async def embed(self, model: str, texts: str | Sequence[str]) -> Embeddings:
@@ -165,7 +165,7 @@ class Flow:
             "input": texts if isinstance(texts, str) else list(texts),
             "encoding_format": "base64",
         }
-        result = await self.submit(model, asked).collect()
+        result: Result[Any] = await self.submit(model, asked).collect()
         return read_embeddings(result.pieces, result.summary.usage)
 
     async def map(
