@@ -26,7 +26,7 @@ use crate::terminal::print;
 use crate::worker::Kind as Worker;
 use context::Import;
 use draft::{Draft, Written};
-use folder::Folder;
+use folder::{Folder, without_secrets};
 use kind::Kind;
 use report::{Fate, Report};
 use settings::{Settings, Variable};
@@ -145,6 +145,7 @@ fn import(settings: &Settings, folder: &Folder, model: Option<ModelName>) -> Imp
     let mut report = Report::default();
     for setting in settings.iter() {
         let fate = match settings.winner_over(setting) {
+            _ if setting.is_ignored() => Fate::NotNeeded("it is empty".to_owned()),
             Some(winner) => {
                 Fate::NotNeeded(format!("{} ({}) has precedence", winner.name, winner.place))
             }
@@ -203,9 +204,9 @@ fn set_text(draft: &mut Draft, section: &'static str, name: &str, value: &str, c
 /// Returns a name for the model, and its origin.
 fn name_of(settings: &Settings, folder: &Folder) -> (String, String) {
     let id = settings.find("option.model_id").or_else(|| settings.find("option.s3url"));
-    let last = |text: &str| text.trim_end_matches('/').rsplit('/').next().map(plain_name);
+    let last = |text: &str| text.trim_end_matches('/').rsplit('/').next().and_then(plain_name);
     if let Some(setting) = id
-        && let Some(Some(name)) = last(setting.value())
+        && let Some(name) = last(&without_secrets(setting.value()))
     {
         return (name, format!("{} ({})", setting.name, setting.place));
     }

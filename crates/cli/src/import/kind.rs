@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nsbridge_handler::Model;
 use nsbridge_llama::Config;
 
-use super::folder::{Folder, Source};
+use super::folder::{Folder, Source, without_secrets};
 use super::settings::Settings;
 
 /// Handler that serves the model.
@@ -122,6 +122,7 @@ impl Kind {
                 Err(error) => Self::Nothing(format!("{}: {WRITE}", nsbridge::chain(&error))),
             },
             Some(Source::Other(id)) if id.starts_with("djl://") => {
+                let id = without_secrets(&id);
                 Self::Nothing(format!("{id} is a model of DJL's model zoo: {WRITE}"))
             }
             _ => kind,

@@ -81,13 +81,12 @@ pub(super) fn apply(import: &mut Import<'_>, setting: &Setting) -> Fate {
     let Some(rule) = rules.into_iter().find(|rule| rule.names.contains(&&*setting.key)) else {
         return other(import, setting);
     };
-    if let Some(at) =
-        setting.value.find(" #").filter(|_| !matches!(rule.apply, Apply::NotCarried(_)))
-    {
-        let value = setting.value[..at].trim();
-        return Fate::NotCarried(format!(
-            "what follows `{value}` is a part of the value in this format: a comment needs a line of its own"
-        ));
+    // The fate does not quote the value: it may be a token.
+    if setting.value.contains(" #") && !matches!(rule.apply, Apply::NotCarried(_)) {
+        return Fate::NotCarried(
+            "`#` and what follows it are a part of the value in this format: a comment needs a line of its own"
+                .to_owned(),
+        );
     }
     match rule.apply {
         Apply::Count(field, least, most) => match number(setting, least, most) {

@@ -42,13 +42,19 @@ impl Setting {
         self.value.trim()
     }
 
+    /// Returns true for an empty variable, which DJLServing ignores.
+    pub(super) fn is_ignored(&self) -> bool {
+        self.value.is_empty() && !matches!(self.place, Place::File(_))
+    }
+
     /// Returns the name of an option without its prefix; `None` for a setting of the server.
     pub(super) fn option(&self) -> Option<&str> {
         self.key.strip_prefix("option.")
     }
 }
 
-/// Options in the order of their precedence. The file wins over the environment.
+/// Options in the order of their precedence. The file wins over the environment. Empty variables are kept
+/// for the report, and set nothing.
 #[derive(Debug)]
 pub(super) struct Settings(Vec<Setting>);
 
@@ -75,13 +81,14 @@ impl Settings {
         self.0.iter()
     }
 
+    /// Returns true if no option is set.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.iter().all(Setting::is_ignored)
     }
 
     /// Returns the setting of an option that takes effect.
     pub(super) fn find(&self, key: &str) -> Option<&Setting> {
-        self.0.iter().find(|setting| setting.key == key)
+        self.0.iter().find(|setting| setting.key == key && !setting.is_ignored())
     }
 
     /// Returns the value of an option, without white space around it. An empty one counts as absent.

@@ -7,7 +7,7 @@ use toml::Value;
 
 use super::super::context::Import;
 use super::super::draft::Written;
-use super::super::folder::Source;
+use super::super::folder::{Source, without_secrets};
 use super::super::kind::Kind;
 use super::super::report::Fate;
 use super::super::settings::Setting;
@@ -89,7 +89,8 @@ pub(super) fn place(import: &mut Import<'_>, model: &str, id: &str, setting: &Se
         }
         Source::Hub(name) => {
             let address = match revision {
-                Some(revision) => format!("{HUB}://{name}@{revision}"),
+                Some(revision) if is_revision(revision) => format!("{HUB}://{name}@{revision}"),
+                Some(_) => format!("{HUB}://{name}@REVISION"),
                 None => format!("{HUB}://{name}"),
             };
             let fate = format!(
@@ -98,7 +99,7 @@ pub(super) fn place(import: &mut Import<'_>, model: &str, id: &str, setting: &Se
             (Written::Placeholder(address), fate, Some(download(model, name, revision)))
         }
         Source::Other(other) => {
-            let shown: String = other.chars().filter(|c| !c.is_control()).collect();
+            let shown = without_secrets(other);
             let address = format!("{MISSING}://{shown}");
             let step = format!(
                 "[models] {model}: nsbridge cannot read `{shown}`: put the model into a folder, or push it with \
@@ -135,11 +136,27 @@ fn missing_folder(model: &str, path: &std::path::Path) -> String {
 }
 
 fn download(model: &str, name: &str, revision: Option<&str>) -> String {
-    let at = revision.map(|revision| format!(" --revision {revision}")).unwrap_or_default();
+    // A person copies the command into a shell.
+    let (at, why) = match revision {
+        Some(revision) if is_revision(revision) => {
+            (format!(" --revision {revision}"), String::new())
+        }
+        Some(_) => (" --revision REVISION".to_owned(), format!(". option.revision: {NO_REVISION}")),
+        None => (String::new(), String::new()),
+    };
     format!(
         "[models] {model}: a worker downloads nothing from a hub. Run `hf download {name}{at} --local-dir DIR` and \
-         `nsbridge model push DIR s3://BUCKET/PREFIX`, and write that place, or the folder"
+         `nsbridge model push DIR s3://BUCKET/PREFIX`, and write that place, or the folder{why}"
     )
+}
+
+const NO_REVISION: &str =
+    "it has characters that no revision has: write the revision that you mean into the command";
+
+/// Returns true if the text can be a revision, which a shell reads as one word and not as an option.
+fn is_revision(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
+    !text.is_empty() && !text.starts_with('-') && text.chars().all(plain)
 }
 
 /// Sets `[models] target` for a model without `option.model_id`.
@@ -163,6 +180,9 @@ pub(super) fn beside(import: &mut Import<'_>) {
 
 fn revision(import: &mut Import<'_>, setting: &Setting) -> Fate {
     match import.folder.model(import.settings) {
+        Some(Source::Hub(_)) if !setting.value().is_empty() && !is_revision(setting.value()) => {
+            Fate::NotCarried(NO_REVISION.to_owned())
+        }
         Some(Source::Hub(_)) => {
             Fate::Carried("[models] target, in the command that downloads it".to_owned())
         }
@@ -171,7 +191,7 @@ fn revision(import: &mut Import<'_>, setting: &Setting) -> Fate {
     }
 }
 
-fn served_name(import: &mut Import<'_>, setting: &Setting) -> Fate {
+pub(super) fn served_name(import: &mut Import<'_>, setting: &Setting) -> Fate {
     if setting.value().parse::<nsbridge_protocol::ModelName>().is_err() {
         return Fate::NotCarried(
             "it cannot be a part of a queue's name: see [worker] model".to_owned(),

@@ -19,25 +19,67 @@ const TASKS: i64 = 32;
 /// Maximum number of processes, of calls at a time and of crashes.
 const MOST: u64 = 1024;
 
-/// Parts of names of options whose values are secrets.
-const SECRETS: [&str; 14] = [
+/// Parts of names of secrets, without what separates their words.
+const SECRETS: [&str; 16] = [
     "password",
     "passwd",
+    "passphrase",
+    "pwd",
     "secret",
     "credential",
-    "api_key",
     "apikey",
-    "access_key",
-    "private_key",
-    "auth_token",
-    "access_token",
-    "api_token",
-    "hf_token",
-    "hub_token",
+    "accesskey",
+    "privatekey",
+    "accesstoken",
+    "apitoken",
+    "authtoken",
+    "hftoken",
+    "hubtoken",
+    "sessiontoken",
     "bearer",
 ];
 
+/// Words before `token` or `key` in names that are none of a secret: special tokens, numbers of tokens
+/// and names of fields.
+const PLAIN: [&str; 31] = [
+    "additionalspecial",
+    "audio",
+    "begin",
+    "bos",
+    "cls",
+    "decoderstart",
+    "end",
+    "eos",
+    "image",
+    "imageplaceholder",
+    "input",
+    "mask",
+    "max",
+    "maxnew",
+    "min",
+    "minnew",
+    "num",
+    "output",
+    "pad",
+    "per",
+    "placeholder",
+    "prompt",
+    "sep",
+    "special",
+    "start",
+    "stop",
+    "text",
+    "think",
+    "unk",
+    "video",
+    "vision",
+];
+
+/// Fate of a hub's token, with which a model's own code may download. It is a secret.
+const TOKEN: &str = "set it for the worker: a model's process inherits it";
+
 pub(super) const RULES: &[Rule] = &[
+    Rule { names: &["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"], apply: Apply::NotCarried(TOKEN) },
     Rule { names: &["option.entryPoint"], apply: Apply::By(entry_point) },
     Rule { names: &["option.modelName"], apply: Apply::By(model_name) },
     Rule {
@@ -59,6 +101,7 @@ pub(super) const RULES: &[Rule] = &[
         ),
     },
     Rule { names: &["option.model_id", "option.s3url"], apply: Apply::By(model_id) },
+    Rule { names: &["option.served_model_name"], apply: Apply::By(models::served_name) },
     Rule { names: &["option.async_mode"], apply: Apply::By(async_mode) },
     Rule { names: &["option.max_rolling_batch_size"], apply: Apply::By(tasks) },
     Rule {
@@ -123,6 +166,7 @@ pub(super) const RULES: &[Rule] = &[
 
 /// Rules of the server that hold for a model in Python that is still to be written.
 pub(super) const SERVER: &[Rule] = &[
+    Rule { names: &["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"], apply: Apply::NotCarried(TOKEN) },
     Rule { names: &["option.pythonExecutable"], apply: Apply::By(python) },
     Rule {
         names: &["option.model_loading_timeout"],
@@ -141,11 +185,10 @@ pub(super) const SERVER: &[Rule] = &[
 /// Passes an option to the model, as DJLServing does, in the options of its `load`.
 pub(super) fn property(import: &mut Import<'_>, setting: &Setting) -> Fate {
     let name = setting.option().unwrap_or(&setting.key).to_owned();
-    let lower = name.to_lowercase();
-    if lower == "token" || SECRETS.iter().any(|part| lower.contains(part)) {
-        let variable = format!("NSBRIDGE_HANDLER__OPTIONS__{}", name.to_uppercase());
-        let how = if lower == name {
-            format!("set {variable} for the worker")
+    if is_secret(&name) {
+        let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        let how = if name.chars().all(is_word) {
+            format!("set NSBRIDGE_HANDLER__OPTIONS__{} for the worker", name.to_uppercase())
         } else {
             "set it by hand".to_owned()
         };
@@ -156,6 +199,24 @@ pub(super) fn property(import: &mut Import<'_>, setting: &Setting) -> Fate {
     // The model gets the value as it is, with its white space.
     let value = Written::Plain(Value::String(setting.value.clone()));
     import.write("handler.options", &name, value, setting)
+}
+
+/// Returns true if an option of this name may hold a secret.
+fn is_secret(name: &str) -> bool {
+    let lower = name.to_lowercase();
+    let separates = |c: char| !c.is_alphanumeric();
+    let letters = lower.replace(separates, "");
+    if SECRETS.iter().any(|part| letters.contains(part)) {
+        return true;
+    }
+    let Some(whole) = stem(&letters) else { return false };
+    let words = stem(&lower).unwrap_or_default();
+    let last = words.trim_end_matches(separates).rsplit(separates).next().unwrap_or_default();
+    !PLAIN.contains(&whole) && !PLAIN.contains(&last)
+}
+
+fn stem(name: &str) -> Option<&str> {
+    name.strip_suffix("token").or_else(|| name.strip_suffix("key"))
 }
 
 fn entry_point(import: &mut Import<'_>, setting: &Setting) -> Fate {
@@ -195,12 +256,9 @@ fn python(import: &mut Import<'_>, setting: &Setting) -> Fate {
 fn model_id(import: &mut Import<'_>, setting: &Setting) -> Fate {
     match import.folder.source(setting.value()) {
         // DJLServing downloads a bucket, and hands other names to the model.
-        Source::Bucket(_) => match models::place(import, "target", setting.value(), setting) {
-            Fate::Carried(to) => Fate::Carried(format!(
-                "{to}: its folder is the property model_id, and models[\"target\"] of `load`"
-            )),
-            other => other,
-        },
+        Source::Bucket(_) => target(import, setting),
+        // A folder is a part of the fingerprint only in [models]. A file other than GGUF cannot be there.
+        Source::Folder(path) if !path.is_file() || is_gguf(&path) => target(import, setting),
         Source::Hub(_) => {
             let fate = property(import, setting);
             let what = "the model downloads it at each start; to pin it, `nsbridge model push` it and write its place \
@@ -211,6 +269,19 @@ fn model_id(import: &mut Import<'_>, setting: &Setting) -> Fate {
             }
         }
         _ => property(import, setting),
+    }
+}
+
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gguf")
+}
+
+fn target(import: &mut Import<'_>, setting: &Setting) -> Fate {
+    match models::place(import, "target", setting.value(), setting) {
+        Fate::Carried(to) => Fate::Carried(format!(
+            "{to}: it is the property model_id, and models[\"target\"] of `load`"
+        )),
+        other => other,
     }
 }
 

