@@ -10,7 +10,7 @@ import random
 import sys
 import types
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Literal, NewType, Optional, Tuple, TypedDict, Union
+from typing import Annotated, Any, Dict, List, Literal, NewType, Optional, Tuple, TypedDict, Union
 
 import jsonschema
 import pydantic
@@ -87,6 +87,11 @@ class Right:
     note: str = ""
 
 
+@dataclass
+class Chain:
+    next: Optional[Annotated["Chain", "the link after this one"]] = None
+
+
 class Ask(TypedDict):
     then: "Steps"
     kind: Literal["ask"]
@@ -124,6 +129,7 @@ CASES = [
     (Tree, {"name": "a", "at": {"x": 1}, "children": [{"name": "b", "children": []}]}),
     (Record, {"id": 1, "color": "red", "tags": {"a": ["b"]}}),
     (Left, {"child": {"child": {"note": "a"}, "note": 1}, "note": 2}),
+    (Chain, {"next": {"next": None}}),
     (Steps, [{"then": [{"then": [], "kind": "tell"}], "kind": "ask"}]),
     (Node, {"name": "a", "level": 10, "size": 3, "children": [{"name": "b"}]}),
     (
