@@ -14,10 +14,11 @@ from temporalio.common import RetryPolicy
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from nsbridge import AsyncClient, ResumePoint, TextPiece
+    from nsbridge import AsyncClient, AsyncReply, ResumePoint, TextPiece
 
 QUEUE = "stories"
 EVERY = 10  # pieces between two heartbeats
+LONGEST = 10  # seconds between two heartbeats
 
 
 @activity.defn
@@ -35,12 +36,22 @@ async def ask(model: str, input: dict[str, Any], fixed: str) -> str:
     async with AsyncClient(os.environ["NSBRIDGE_URL"], os.environ["NSBRIDGE_KEYS"]) as client:
         # Leaving the block cancels the request, also when Temporal cancels the activity.
         async with client.reattach(model, input, point, read=TextPiece.read) as reply:
-            number = 0
-            async for piece in reply:
-                text, number = text + piece.text, number + 1
-                if number % EVERY == 1:
-                    activity.heartbeat(reply.resume_point().to_json())
+            beats, number = asyncio.create_task(beat(reply)), 0
+            try:
+                async for piece in reply:
+                    text, number = text + piece.text, number + 1
+                    if number % EVERY == 1:
+                        activity.heartbeat(reply.resume_point().to_json())
+            finally:
+                beats.cancel()
     return text
+
+
+async def beat(reply: AsyncReply[TextPiece]) -> None:
+    """Heartbeats while the reply is silent, as in a long queue."""
+    while True:
+        await asyncio.sleep(LONGEST)
+        activity.heartbeat(reply.resume_point().to_json())
 
 
 @workflow.defn

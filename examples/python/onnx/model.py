@@ -6,10 +6,16 @@
 """
 
 import json
+from dataclasses import dataclass
 
 import onnxruntime
 from features import grams
 from nsbridge_handler import BadInput
+
+
+@dataclass
+class Input:
+    text: str
 
 
 class Model:
@@ -19,8 +25,8 @@ class Model:
         self.session = onnxruntime.InferenceSession(folder / "model.onnx")
         self.buckets = self.session.get_inputs()[0].shape[1]
 
-    def handle(self, input):
-        row = grams(input["text"], self.buckets)
+    def handle(self, input: Input):
+        row = grams(input.text, self.buckets)
         if row is None:
             raise BadInput("`text` has no letters, so there is no language to be told")
         [scores] = self.session.run(None, {"features": row[None]})

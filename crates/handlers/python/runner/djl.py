@@ -220,16 +220,21 @@ def output_formatter(function):
 
 def decode(inputs, content_type, key=None, require_csv_headers=True):
     """Returns the input, which is always JSON."""
-    if content_type and _JSON_TYPE not in content_type:
+    if content_type and not _is_json(content_type):
         raise _Unsupported("djl_python.encode_decode.decode reads application/json alone")
     return inputs.get_as_json(key)
 
 
 def encode(outputs, prediction, content_type, key=None):
     """Adds a piece, which is always JSON."""
-    if content_type and _JSON_TYPE not in content_type:
+    if content_type and not _is_json(content_type):
         raise _Unsupported("djl_python.encode_decode.encode writes application/json alone")
     outputs.add_as_json(prediction, key)
+
+
+def _is_json(content_type):
+    """Returns true for JSON, but not for JSON lines."""
+    return content_type.split(";")[0].strip().lower() == _JSON_TYPE
 
 
 # The modules, and what each has.
@@ -249,9 +254,11 @@ class _DjlFinder:
 
     def find_spec(self, name, path=None, target=None):
         if name in _DJL_MODULES:
-            return importlib.util.spec_from_loader(name, self, is_package=name == _DJL)
+            # A `from` import asks a package's importer for the names that it lacks.
+            return importlib.util.spec_from_loader(name, self, is_package=True)
         if name.startswith(_DJL + "."):
-            raise ModuleNotFoundError(_djl_lacks(name), name=name)
+            # Without the argument `name`, with which `from` replaces the sentence by its own.
+            raise ModuleNotFoundError(_djl_lacks(name))
         return None
 
     def create_module(self, spec):
@@ -267,7 +274,7 @@ class _DjlFinder:
                 raise AttributeError(name)
             if whole in _DJL_MODULES:
                 return importlib.import_module(whole)
-            raise ImportError(_djl_lacks(whole))
+            raise _Unsupported(_djl_lacks(whole))
 
         module.__getattr__ = missing
 

@@ -33,6 +33,7 @@ def _checked(hint):
     """Returns the schema of a hint and the check of an input, or None twice if any JSON fits."""
     kinds = _Kinds()
     kind = kinds.of(hint, "input")
+    kinds.remember()
     if kind.schema == {}:
         return None, None
     schema = dict({"$schema": _DIALECT}, **kind.schema)
@@ -40,12 +41,15 @@ def _checked(hint):
         schema["$defs"] = kinds.definitions
 
     def check(value):
+        kinds.memory.seen = {}
         try:
             return kind.read(value)
         except _Misfit as misfit:
             why = "`input%s` %s" % ("".join(reversed(misfit.path)), misfit)
         except RecursionError:
             why = "the input is nested too deeply"
+        finally:
+            del kinds.memory.seen
         raise BadInput(why)
 
     return schema, check
@@ -81,10 +85,11 @@ def _hint(function):
 def _hint_of_batch(function):
     """Returns the hint of one input of a function that takes a list of them."""
     hint = _hint(function)
-    if hint in (typing.Any, list, typing.List):
+    if hint in (typing.Any, list, collections.abc.Sequence):
         return typing.Any
     if typing.get_origin(hint) in (list, collections.abc.Sequence):
-        return typing.get_args(hint)[0]
+        arguments = typing.get_args(hint)
+        return arguments[0] if arguments else typing.Any
     raise TypeError("the first argument of `run` is a list of inputs: write list[X]")
 
 
@@ -97,6 +102,11 @@ def _is_scalar(value):
     if isinstance(value, float):
         return value - value == 0
     return isinstance(value, (str, int, type(None))) and not isinstance(value, enum.Enum)
+
+
+def _is_flat(schema):
+    """Returns true for the schema of scalars, whose check takes no time."""
+    return "enum" in schema or schema.get("type", "object") not in ("array", "object")
 
 
 def _step(name):

@@ -73,6 +73,11 @@ def _parse(body):
         return json.loads(body)
     except RecursionError:
         raise BadInput("the input is nested too deeply") from None
+    except ValueError as error:
+        # Errors of JSON and of UTF-8 have types of their own.
+        if type(error) is not ValueError:
+            raise
+        raise BadInput("the input has a number with too many digits") from None
 
 
 class _Link:

@@ -26,6 +26,35 @@ class _Kinds:
     def __init__(self):
         self.definitions = {}
         self.named = {}
+        self.forks = False
+        # Results of the check that the thread makes.
+        self.memory = threading.local()
+
+    def remember(self):
+        """Makes each class read a value once per check, if there is a union that needs it.
+
+        Without it, a union of recursive classes takes time exponential in the depth of the input.
+        """
+        if self.forks:
+            for kind in self.named.values():
+                kind.read = self.once(kind.read)
+
+    def once(self, read):
+        def read_once(value):
+            key = (read, id(value))
+            result, what, path = self.memory.seen.get(key, (None, None, None))
+            if path is None:
+                try:
+                    result, path = read(value), ()
+                except _Misfit as misfit:
+                    # A copy, because the path grows on its way out.
+                    what, path = str(misfit), tuple(misfit.path)
+                self.memory.seen[key] = result, what, path
+            if what is not None:
+                raise _Misfit(what, *path)
+            return result
+
+        return read_once
 
     def of(self, hint, place):
         notes = getattr(hint, "__metadata__", None) if typing.get_origin(hint) else None
@@ -73,12 +102,14 @@ class _Kinds:
 
     def annotated(self, hint, notes, place):
         kind = self.of(hint.__origin__, place)
+        schema = dict(kind.schema)
         for note in notes:
             text = getattr(note, "documentation", note)
             if not isinstance(text, str):
                 self.refuse(type(note), place, "a pydantic model may have such constraints")
-            kind = _Kind(dict(kind.schema, description=text), kind.read, kind.words)
-        return kind
+            schema["description"] = text
+        # The class of a recursive hint has no check yet.
+        return _Kind(schema, lambda value: kind.read(value), kind.words)
 
     def choices(self, choices, hint, place):
         values = [value for value, _ in choices]
@@ -99,6 +130,10 @@ class _Kinds:
 
     def union(self, kinds):
         words = " or ".join(kind.words for kind in kinds)
+        forms = [kind.schema.get("type") for kind in kinds if not _is_flat(kind.schema)]
+        # A list is told from an object at once.
+        alike = None in forms or len(set(forms)) < len(forms)
+        self.forks = self.forks or (alike and len(forms) > 1)
 
         def read(value):
             deeper = []
@@ -252,16 +287,18 @@ class _Kinds:
 
     def fields(self, hint, kinds, required, make, defaults):
         """Returns the schema and the check of an object with these fields and no others."""
+        # They tell the alternatives of a union apart.
+        first = {name for name, kind in kinds.items() if "enum" in kind.schema}
 
         def read(value):
             if type(value) is not dict:
                 raise _Misfit("must be an object")
-            values = {}
-            for key, part in value.items():
+            values = dict(value)
+            for key in sorted(value, key=lambda key: key not in first) if first else value:
                 if key not in kinds:
                     raise _Misfit("is not a field of %s" % hint.__name__, _step(key))
                 try:
-                    values[key] = kinds[key].read(part)
+                    values[key] = kinds[key].read(value[key])
                 except _Misfit as misfit:
                     misfit.path.append(_step(key))
                     raise

@@ -54,7 +54,7 @@ class _Model:
         module = _import(config["file"])
         self.read = _parse
         self.schema = None
-        self.version = str(getattr(module, "__version__", ""))
+        self.version = _version(module, "__version__", "")
         self.warm_up_async = _nothing
         if _is_djl(module) and not config["class"]:
             self.serve_djl(module, config)
@@ -66,7 +66,7 @@ class _Model:
             raise ValueError("[handler] batch_size is for a model with `run`")
         model = _DjlModel(module, config)
         self.handle, self.read = model.handle, model.read
-        self.version = str(getattr(module, "version", self.version))
+        self.version = _version(module, "version", self.version)
         if not config["load"]:
             return
         if model.is_async:
@@ -98,7 +98,7 @@ class _Model:
         self.handle = handle if _accepts(handle, 2) else _without_job(handle)
         if hasattr(target, "warm_up"):
             target.warm_up()
-        self.version = str(getattr(target, "version", self.version))
+        self.version = _version(target, "version", self.version)
 
     def read_hint(self, target, batched):
         """Makes the schema and the check of the input. Returns false if there is no function yet."""
@@ -110,6 +110,12 @@ class _Model:
         if check is not None:
             self.read = lambda body: check(_parse(body))
         return True
+
+
+def _version(owner, name, default):
+    """Returns an attribute if it is a version, and no function or module of that name."""
+    value = getattr(owner, name, None)
+    return str(value) if isinstance(value, (str, int, float)) else default
 
 
 def _is_batch(target, batched):

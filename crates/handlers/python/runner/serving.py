@@ -5,8 +5,17 @@ _DJL_FAILED, _DJL_RETRY = (424,), (408, 429, 503, 507)
 
 
 def _is_djl(module):
-    """Returns true for a module that has imported `djl_python` and has a function `handle`."""
-    return _DJL in sys.modules and callable(getattr(module, "handle", None))
+    """Returns true for a module with `handle(inputs)` that uses `djl_python`.
+
+    A module with `load`, or whose `handle` takes a job, may import `djl_python` for other uses.
+    """
+    handle = getattr(module, "handle", None)
+    if _DJL not in sys.modules or not callable(handle) or hasattr(module, "load"):
+        return False
+    if not _accepts(handle, 1) or _accepts(handle, 2):
+        return False
+    known = (Input, Output, *(sys.modules.get(name, Input) for name in _DJL_MODULES))
+    return any(item is part for item in vars(module).values() for part in known)
 
 
 class _DjlModel:
@@ -14,8 +23,6 @@ class _DjlModel:
 
     def __init__(self, module, config):
         self.bare = module.handle
-        if not _accepts(self.bare, 1):
-            raise TypeError("`handle` of a model for DJLServing takes the inputs alone")
         self.properties = _djl_properties(module, config)
         self.is_async = inspect.iscoroutinefunction(self.bare)
         self.handle = self.answer_async if self.is_async else self.answer
@@ -139,7 +146,7 @@ def _djl_content(output):
             yield json.loads(value)
         else:
             text = _djl_text(value)
-            yield _djl_parsed(text) if kind.startswith(_JSON_TYPE) else text
+            yield _djl_parsed(text) if _is_json(kind) else text
 
 
 def _djl_piece(output, item):

@@ -10,7 +10,7 @@ import random
 import sys
 import types
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Literal, NewType, Optional, Tuple, TypedDict, Union
+from typing import Annotated, Any, Dict, List, Literal, NewType, Optional, Tuple, TypedDict, Union
 
 import jsonschema
 import pydantic
@@ -75,6 +75,35 @@ class Mixed:
     loose: dict = field(default_factory=dict)
 
 
+@dataclass
+class Left:
+    child: Union["Left", "Right", None] = None
+    note: int = 0
+
+
+@dataclass
+class Right:
+    child: Union["Left", "Right", None] = None
+    note: str = ""
+
+
+@dataclass
+class Chain:
+    next: Optional[Annotated["Chain", "the link after this one"]] = None
+
+
+class Ask(TypedDict):
+    then: "Steps"
+    kind: Literal["ask"]
+
+
+class Tell(TypedDict):
+    then: "Steps"
+    kind: Literal["tell"]
+
+
+Steps = Union[List[Ask], List[Tell]]
+
 UserId = NewType("UserId", int)
 
 # Hints, each with an input that fits.
@@ -99,6 +128,9 @@ CASES = [
     (Point, {"x": 1, "y": 2.5}),
     (Tree, {"name": "a", "at": {"x": 1}, "children": [{"name": "b", "children": []}]}),
     (Record, {"id": 1, "color": "red", "tags": {"a": ["b"]}}),
+    (Left, {"child": {"child": {"note": "a"}, "note": 1}, "note": 2}),
+    (Chain, {"next": {"next": None}}),
+    (Steps, [{"then": [{"then": [], "kind": "tell"}], "kind": "ask"}]),
     (Node, {"name": "a", "level": 10, "size": 3, "children": [{"name": "b"}]}),
     (
         Mixed,
@@ -135,8 +167,8 @@ if sys.version_info >= (3, 12):
     exec("type Json = None | bool | float | str | list[Json] | dict[str, Json]")
     CASES.append((Json, [{"a": [1, None, "a"]}]))  # noqa: F821
 
-SCALARS = [None, True, False, 0, 1, -1, 10, 2.5, 1e300, 10**400, "", "a", "red", "1"]
-WHOLE = [1.0, 0.0, 10.0]
+SCALARS = [None, True, False, 0, 1, -1, 10, 2.5, 10**400, "", "a", "red", "1"]
+WHOLE = [1.0, 0.0, 10.0, 1e300]
 OTHERS = [[], [1], ["a"], [None], [1, "a"], {}, {"x": 1}, {"a": "b"}, {"name": "a"}, {"id": 1}]
 
 
@@ -187,7 +219,40 @@ def fits(check, value):
         return False
 
 
+def check_counted(check, value, most):
+    """Returns whether an input fits, and fails if the check makes more calls than this."""
+    calls = 0
+
+    def count(_frame, event, _argument):
+        nonlocal calls
+        calls += event == "call"
+        assert calls <= most, "the check takes more than %d calls" % most
+
+    sys.setprofile(count)
+    try:
+        return fits(check, value)
+    finally:
+        sys.setprofile(None)
+
+
+def check_that_unions_of_recursive_classes_take_linear_time():
+    for form in ["fits", "last fits none", "first fits none"]:
+        # The first alternative is wrong in its last field.
+        chain, steps = {"note": "a"}, []
+        if form == "last fits none":
+            chain, steps = {"note": None}, [{"then": 0, "kind": "tell"}]
+        for _ in range(30):
+            chain = {"child": chain, "note": "a"}
+            steps = [{"then": steps, "kind": "tell"}]
+        if form == "first fits none":
+            chain["note"], steps[0]["kind"] = None, 0
+        for hint, value in [(Union[Left, Right], chain), (Steps, steps)]:
+            _, check = runner._checked(hint_of_argument(hint))
+            assert check_counted(check, value, 3000) == (form == "fits"), (hint, form)
+
+
 def main():
+    check_that_unions_of_recursive_classes_take_linear_time()
     rng = random.Random(7)
     accepted = refused = 0
     for hint, example in CASES:

@@ -204,6 +204,14 @@ fn each_content_and_each_element_of_a_stream_is_a_piece() {
         "return Output().add_property('Content-Type', 'application/json').add('{\"a\": 1}')",
         json!({ "a": 1 }),
     );
+    one(
+        "return Output().add_property('content-type', 'Application/JSON; charset=utf-8').add('1')",
+        json!(1),
+    );
+    one(
+        "return Output().add_property('content-type', 'application/jsonlines').add('{}')",
+        json!("{}"),
+    );
     one("return Output().add_property('Content-Type', 'text/plain').add('{}')", json!("{}"));
     one("return Output().add_stream_content(iter([{'a': 1}]))", json!({ "a": 1 }));
     one("return Output().add_stream_content(iter([1]), lambda n: b'%d' % n)", json!("1"));
@@ -309,9 +317,10 @@ fn what_djl_has_and_this_has_not_is_named() {
         &["model.py has no `handle`: DJLServing's own handlers are not here"],
     );
     check(
-        "import djl_python\ndef handle(inputs, more): pass",
-        &["`handle` of a model for DJLServing takes the inputs alone"],
+        "from djl_python.inputs import PairList",
+        &["djl_python.inputs.PairList is not a part of nsbridge", "(model.py:1)"],
     );
+    check("import djl_python\ndjl_python.Session", &["djl_python.Session is not a part"]);
     let warm =
         |body: &str| format!("from djl_python import Input, Output\ndef handle(inputs): {body}");
     check(&warm("return inputs.get_as_numpy()"), &["djl_python.Input.get_as_numpy", "model.py:2"]);
@@ -339,6 +348,11 @@ fn what_djl_has_and_this_has_not_is_named() {
             "takes a function as formatter",
         ),
         ("return Output().add_stream_content(['a'])", "is an iterator"),
+        (
+            "from djl_python.encode_decode import encode
+    return encode(Output(), 1, 'application/jsonlines')",
+            "writes application/json alone",
+        ),
         ("return Output().add(b'\\xff')", "not UTF-8"),
         ("return Output().add(1, batch_index=1)", "no batch_index above 0"),
         ("return [1]", "`handle` returned list, not an Output"),
@@ -347,6 +361,41 @@ fn what_djl_has_and_this_has_not_is_named() {
         assert!(matches!(error, Error::Failed(_)), "{error:?}");
         assert!(error.to_string().contains(part), "{error}");
     }
+}
+
+#[test]
+fn what_djl_has_and_this_has_not_can_be_optional() {
+    let folder = Folder::with(
+        "
+        import pickle
+        import djl_python, djl_python.inputs
+        assert not hasattr(djl_python, 'Session') and not hasattr(djl_python.inputs, 'Session')
+        assert getattr(djl_python, 'Session', None) is None
+        try:
+            from djl_python import Session
+        except ImportError:
+            Session = None
+        def handle(inputs):
+            pairs = pickle.loads(pickle.dumps(djl_python.PairList(['a'], [1])))
+            return None if inputs.is_empty() else djl_python.Output().add(pairs.get('a'))
+        ",
+    );
+    assert_eq!(answer(&folder.load(), &json!(0)).unwrap(), [json!(1)]);
+}
+
+#[test]
+fn a_native_model_may_import_djl_python() {
+    let native = |body: &str| {
+        let folder = Folder::with(&format!(
+            "try:\n    import djl_python\n    from djl_python import Input, Output\n\
+             except ImportError:\n    pass\n{body}"
+        ));
+        assert_eq!(answer(&folder.load(), &json!(1)).unwrap(), [json!(2)], "{body}");
+    };
+    native("def handle(input, job): return input + 1");
+    native("def load(models): pass\ndef handle(input): return input + 1");
+    native("del djl_python, Input, Output\ndef handle(input): return input + 1");
+    native("class Model:\n    def handle(self, input): return input + 1");
 }
 
 #[test]

@@ -80,15 +80,18 @@ fn a_piece_larger_than_a_frame_or_than_a_whole_reply_ends_the_call() {
 }
 
 #[test]
-fn an_input_that_is_nested_too_deeply_is_refused() {
+fn an_input_that_python_cannot_read_is_refused() {
     let folder = Folder::with("def handle(input): return 'read'");
     let python = folder.load();
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    let (mut call, _reader) = nsbridge_handler::testing::call(&json!(0), 7);
-    call.input = deep.into_bytes();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let answered = nsbridge_handler::erased::AnyHandler::call(&*python, call);
-    let error = runtime.block_on(answered).unwrap_err();
-    assert!(matches!(error, Error::BadInput(_)), "{error:?}");
+    let long = format!("[{}]", "1".repeat(5000));
+    for (input, part) in [(deep, "nested too deeply"), (long, "too many digits")] {
+        let (mut call, _reader) = nsbridge_handler::testing::call(&json!(0), 7);
+        call.input = input.into_bytes();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let answered = nsbridge_handler::erased::AnyHandler::call(&*python, call);
+        let error = runtime.block_on(answered).unwrap_err();
+        assert!(matches!(&error, Error::BadInput(why) if why.contains(part)), "{error:?}");
+    }
     assert_eq!(answer(&python, &json!(0)).unwrap(), [json!("read")]);
 }

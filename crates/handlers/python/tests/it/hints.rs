@@ -215,6 +215,15 @@ fn asynchronous_models_methods_and_batches_are_checked_as_well() {
     let mut options = folder.options();
     options.batch_size = Some(2);
     refused(options, &json!("bear"), &json!(["bear"]));
+    for hint in ["typing.Sequence", "typing.List", "collections.abc.Sequence"] {
+        let model = format!(
+            "import collections.abc, typing\ndef run(inputs: {hint}): return [1 for _ in inputs]"
+        );
+        let folder = Folder::with(&model);
+        let mut options = folder.options();
+        options.batch_size = Some(2);
+        assert_eq!(schema_of(options).unwrap(), None, "{hint}");
+    }
     let mut options = Folder::with("def run(inputs: str): return []").options();
     options.batch_size = Some(2);
     assert!(schema_of(options).is_err());

@@ -128,6 +128,20 @@ fn the_fingerprint_changes_with_sources_options_version_and_models() {
 }
 
 #[test]
+fn a_function_that_is_named_version_is_no_version() {
+    for model in [
+        "from importlib.metadata import version\ndef handle(input): return input",
+        "import json as version\ndef handle(input): return input",
+        "class Model:\n    def version(self): pass\n    def handle(self, input): return input",
+        "import djl_python\nfrom importlib.metadata import version\ndef handle(inputs): return None",
+    ] {
+        let folder = Folder::with(model);
+        let print = || AsyncHandler::fingerprint(&*folder.load()).unwrap();
+        assert_eq!(print(), print(), "{model}");
+    }
+}
+
+#[test]
 fn a_changed_model_is_loaded_again_and_a_broken_one_is_not() {
     let folder = Folder::with("def handle(input): return 'first'");
     let mut options = folder.options();
