@@ -10,6 +10,7 @@ mod report;
 mod rules;
 mod settings;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -77,7 +78,13 @@ struct Imported {
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     let (folder, properties) = read_file(arguments.file.as_deref(), arguments.env.is_some())?;
     let mut variables = match arguments.environment {
-        true => environment::of_process(std::env::vars()),
+        true => {
+            // A variable that is no UTF-8 is none of DJLServing's.
+            let read = |(name, value): (OsString, OsString)| {
+                Some((name.into_string().ok()?, value.into_string().ok()?))
+            };
+            environment::of_process(std::env::vars_os().filter_map(read))
+        }
         false => Vec::new(),
     };
     if let Some(file) = &arguments.env {

@@ -7,6 +7,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import Optional
 
 import onnxruntime
 from features import grams
@@ -16,6 +17,9 @@ from nsbridge_handler import BadInput
 @dataclass
 class Input:
     text: str
+    # What a gateway asks for; the scores are those of all languages.
+    question: Optional[str] = None
+    labels: Optional[list] = None
 
 
 class Model:
