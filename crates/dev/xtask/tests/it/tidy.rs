@@ -17,8 +17,9 @@ const NOT_IN_RUST: [([&str; 2], &str); 6] = [
 ];
 
 /// Paths that may read the environment.
-const EDGES: [&str; 5] = [
+const EDGES: [&str; 6] = [
     "crates/cli/",
+    "crates/bridge/src/serve.rs",
     "crates/config/src/environment.rs",
     "crates/dev/",
     // It decides which variables a child process must not inherit.
