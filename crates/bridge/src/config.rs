@@ -5,7 +5,6 @@ mod watch;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,10 +12,10 @@ use nsbridge_crypto::{Keyring, KeyringError};
 use nsbridge_protocol::KeyId;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
 pub use nsbridge_config::{BrokerConfig, ConfigError, password_of};
-use nsbridge_config::{Environment, FileMode};
+use nsbridge_config::{ConfigFile, Environment};
 pub use nsbridge_store::StoreConfig;
 pub use store::ModelConfig;
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
@@ -230,20 +229,6 @@ const JUDGE: &str = "judge";
 /// Environment variable of the keyring's text.
 const KEYRING_JSON: &str = "NSBRIDGE_KEYS__KEYRING_JSON";
 
-/// Returns true if the text of a configuration holds a secret. RabbitMQ's default password does not
-/// count, because RabbitMQ accepts it from its own machine only.
-fn holds_secret(text: &str) -> bool {
-    let Ok(mut table) = text.parse::<toml::Table>() else { return false };
-    let keyring = table.get_mut("keys").and_then(|keys| keys.get_mut("keyring_json"));
-    if let Some(toml::Value::String(json)) = keyring {
-        json.zeroize();
-        return true;
-    }
-    let url = table.get("broker").and_then(|broker| broker.get("url"));
-    let password = url.and_then(toml::Value::as_str).and_then(password_of);
-    password.is_some_and(|password| password != "guest")
-}
-
 impl Config {
     /// Creates a configuration whose other sections have their defaults.
     ///
@@ -295,22 +280,15 @@ impl Config {
             };
             ConfigError::new(format!("cannot read the configuration {shown}: {error}{hint}"))
         };
-        let mut file = std::fs::File::open(path).map_err(failed)?;
-        let mode = FileMode::of(&file).map_err(failed)?;
-        let mut text = Zeroizing::new(String::new());
-        file.read_to_string(&mut text).map_err(failed)?;
+        let file = ConfigFile::read(path).map_err(failed)?;
         let mut environment = Environment::new(environment);
         let keyring = environment.take(KEYRING_JSON);
-        let mut config: Self = nsbridge_config::parse(&text, &environment)
+        let mut config: Self = nsbridge_config::parse(file.text(), &environment)
             .map_err(|what| ConfigError::new(format!("{shown}: {what}")))?;
         if keyring.is_some() {
             config.keys.keyring_json = keyring;
         }
-        if mode.is_open() && holds_secret(&text) {
-            config.exposed = Some(format!(
-                "{shown} can be read by others ({mode}) and holds a password or a key: chmod 600 it"
-            ));
-        }
+        config.exposed = file.exposed(&[("keys", "keyring_json")]);
         config.resolve(path.parent().unwrap_or(Path::new(".")));
         path.clone_into(&mut config.file);
         config.validate()?;

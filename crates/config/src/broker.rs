@@ -90,7 +90,7 @@ impl BrokerConfig {
 
 /// Permission bits of a file that may hold a secret. Displayed as `mode 644`.
 #[derive(Clone, Copy, Debug)]
-pub struct FileMode(u32);
+pub(crate) struct FileMode(u32);
 
 impl FileMode {
     /// Reads the permission bits of an open file.
@@ -98,12 +98,12 @@ impl FileMode {
     /// # Errors
     ///
     /// Returns the error of the operating system.
-    pub fn of(file: &File) -> std::io::Result<Self> {
+    pub(crate) fn of(file: &File) -> std::io::Result<Self> {
         Ok(Self(file.metadata()?.permissions().mode() & 0o777))
     }
 
     /// Returns true if users other than the owner can access the file.
-    pub fn is_open(self) -> bool {
+    pub(crate) fn is_open(self) -> bool {
         self.0 & OTHERS != 0
     }
 }

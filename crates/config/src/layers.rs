@@ -88,8 +88,8 @@ fn misfit(text: &str, error: &Misfit) -> String {
 
 /// Leaves out the string that serde quotes where another type was expected: it may be a secret.
 fn without_value(what: &str) -> Cow<'_, str> {
-    let of_a_string = ["invalid type: string \"", "invalid value: string \""].iter();
-    let is_one = of_a_string.clone().any(|start| what.starts_with(start));
+    let starts = ["invalid type: string \"", "invalid value: string \""];
+    let is_one = starts.iter().any(|start| what.starts_with(start));
     match what.rsplit_once(", expected ") {
         Some((_, expected)) if is_one => format!("it is a string, expected {expected}").into(),
         _ => what.into(),

@@ -22,10 +22,12 @@
 
 mod broker;
 mod environment;
+mod file;
 mod layers;
 
-pub use broker::{BrokerConfig, FileMode, password_of};
+pub use broker::{BrokerConfig, password_of};
 pub use environment::{Environment, variables};
+pub use file::ConfigFile;
 pub use layers::{Misfit, parse, place};
 
 /// Reason why a configuration cannot be used: one sentence with the file, the field and advice.

@@ -1,14 +1,12 @@
 //! Configuration of the gateway.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nsbridge_client::Tenant;
-use nsbridge_config::{BrokerConfig, Environment, FileMode, password_of};
+use nsbridge_config::{BrokerConfig, ConfigFile, Environment};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -266,25 +264,17 @@ impl Config {
         path: &Path,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        let failed = |cause| ConfigError::Read { path: path.to_owned(), cause };
-        let mut file = File::open(path).map_err(failed)?;
-        let mode = FileMode::of(&file).map_err(failed)?;
-        let mut text = Zeroizing::new(String::new());
-        file.read_to_string(&mut text).map_err(failed)?;
+        let file = ConfigFile::read(path)
+            .map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
         let mut environment = Environment::new(environment);
         // Secrets are set apart, because overrides are copied on their way and not wiped.
         let keyring = environment.take("NSBRIDGE_KEYS__KEYRING_JSON");
         let key = environment.take("NSBRIDGE_STORE__KEY");
         // An empty JSON object would be a table of TOML.
         let api_keys = environment.take("NSBRIDGE_ACCESS__KEYS_JSON");
-        let mut config: Self = nsbridge_config::parse(&text, &environment)
+        let mut config: Self = nsbridge_config::parse(file.text(), &environment)
             .map_err(|cause| ConfigError::Parse { path: path.to_owned(), cause })?;
-        if mode.is_open() && holds_secret(&text) {
-            config.exposed = Some(format!(
-                "{} can be read by others ({mode}) and holds a password or a key: chmod 600 it",
-                path.display()
-            ));
-        }
+        config.exposed = file.exposed(&[("keys", "keyring_json"), ("store", "key")]);
         if keyring.is_some() {
             config.keys.keyring_json = keyring;
         }
@@ -379,27 +369,6 @@ impl Config {
             body_timeout: Duration::from_secs(self.server.body_timeout_s),
         }
     }
-}
-
-/// Returns true if the text of a file holds a secret. RabbitMQ's default password does not count,
-/// because RabbitMQ accepts it from its own machine only.
-fn holds_secret(text: &str) -> bool {
-    let Ok(file) = nsbridge_config::parse::<Secrets>(text, &Environment::default()) else {
-        return false;
-    };
-    let password = file.broker.url.as_deref().and_then(password_of);
-    let key = file.keys.keyring_json.is_some() || file.store.is_some_and(|it| it.key.is_some());
-    key || password.is_some_and(|word| word != "guest")
-}
-
-/// Sections that may have a secret.
-#[derive(Deserialize)]
-struct Secrets {
-    #[serde(default)]
-    broker: BrokerConfig,
-    #[serde(default)]
-    keys: Keys,
-    store: Option<StoreConfig>,
 }
 
 /// Error of a configuration.

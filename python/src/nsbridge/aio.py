@@ -24,6 +24,7 @@ from .text import (
     Result,
     Scores,
     TextPiece,
+    embed_input,
     judge_input,
     read_embeddings,
     read_json,
@@ -215,12 +216,8 @@ class AsyncClient:
 
     async def embed(self, model: str, texts: str | Sequence[str], **options: Any) -> Embeddings:
         """Returns the vectors of texts. `options` are `dimensions` and those of `submit`."""
-        asked = {"input": texts if isinstance(texts, str) else list(texts)}
-        for name in ("dimensions", "encoding_format", "priority"):
-            if options.get(name) is not None:
-                asked[name] = options[name]
-            options.pop(name, None)
-        asked.setdefault("encoding_format", "base64")
+        names = ("dimensions", "encoding_format", "priority")
+        asked = embed_input(texts, **{name: options.pop(name, None) for name in names})
         result: Result[Any] = await self.submit(model, asked, **options).collect()
         return read_embeddings(result.pieces, result.summary.usage)
 

@@ -24,6 +24,7 @@ from .text import (
     Result,
     Scores,
     TextPiece,
+    embed_input,
     judge_input,
     read_embeddings,
     read_json,
@@ -161,11 +162,7 @@ class Flow:
 
     async def embed(self, model: str, texts: str | Sequence[str]) -> Embeddings:
         """Returns the vectors of texts."""
-        asked = {
-            "input": texts if isinstance(texts, str) else list(texts),
-            "encoding_format": "base64",
-        }
-        result: Result[Any] = await self.submit(model, asked).collect()
+        result: Result[Any] = await self.submit(model, embed_input(texts)).collect()
         return read_embeddings(result.pieces, result.summary.usage)
 
     async def map(

@@ -162,6 +162,13 @@ def text_input(prompt: Prompt, **options: Any) -> dict[str, Any]:
     return {"messages": parts, **given}
 
 
+def embed_input(texts: str | Sequence[str], **fields: Any) -> dict[str, Any]:
+    """Returns the input of an embedder; fields that are None are left out."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    listed = texts if isinstance(texts, str) else list(texts)
+    return {"input": listed, "encoding_format": "base64", **given}
+
+
 def judge_input(
     text: str,
     question: str | None = None,

@@ -43,7 +43,7 @@ fn tables(kind: &Kind) -> Vec<&'static [Rule]> {
         Kind::Text | Kind::Embeddings => {
             vec![models::LLAMA, engine::RULES, common::RULES, left::RULES, variables::RULES]
         }
-        Kind::Python(_) => vec![python::RULES, common::RULES, variables::RULES],
+        Kind::Python(_) => vec![python::RULES, python::SERVER, common::RULES, variables::RULES],
         Kind::Nothing(_) => vec![models::NOTHING, python::SERVER, common::RULES, variables::RULES],
     }
 }

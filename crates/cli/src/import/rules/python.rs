@@ -79,7 +79,6 @@ const PLAIN: [&str; 31] = [
 const TOKEN: &str = "set it for the worker: a model's process inherits it";
 
 pub(super) const RULES: &[Rule] = &[
-    Rule { names: &["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"], apply: Apply::NotCarried(TOKEN) },
     Rule { names: &["option.entryPoint"], apply: Apply::By(entry_point) },
     Rule { names: &["option.modelName"], apply: Apply::By(model_name) },
     Rule {
@@ -90,7 +89,6 @@ pub(super) const RULES: &[Rule] = &[
             "nsbridge calls the function `handle`: add `handle = ..` with its name to the file",
         ),
     },
-    Rule { names: &["option.pythonExecutable"], apply: Apply::By(python) },
     Rule {
         names: &["option.enable_venv"],
         apply: Apply::Unless(
@@ -123,10 +121,6 @@ pub(super) const RULES: &[Rule] = &[
         ),
     },
     Rule {
-        names: &["option.model_loading_timeout"],
-        apply: Apply::Count("load_timeout_s", 1, 1 << 31),
-    },
-    Rule {
         names: &["option.parallel_loading"],
         apply: Apply::Unless(
             &["true"],
@@ -152,19 +146,11 @@ pub(super) const RULES: &[Rule] = &[
             "nsbridge calls no register_adapter: load the adapters in `load`, and select one by the input",
         ),
     },
-    Rule { names: &["load_on_devices"], apply: Apply::By(devices) },
     Rule { names: &["batch_size", "max_dynamic_batch_size"], apply: Apply::By(batch_size) },
     Rule { names: &["max_batch_delay"], apply: Apply::By(batch_delay) },
-    Rule { names: &["retry_threshold"], apply: Apply::By(crashes) },
-    Rule { names: &["minWorkers"], apply: Apply::By(fewest) },
-    Rule { names: &["maxWorkers"], apply: Apply::By(most) },
-    Rule {
-        names: &["gpu.minWorkers", "gpu.maxWorkers", "cpu.minWorkers", "cpu.maxWorkers"],
-        apply: Apply::By(by_device),
-    },
 ];
 
-/// Rules of the server that hold for a model in Python that is still to be written.
+/// Rules that also hold for a model in Python that is still to be written.
 pub(super) const SERVER: &[Rule] = &[
     Rule { names: &["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"], apply: Apply::NotCarried(TOKEN) },
     Rule { names: &["option.pythonExecutable"], apply: Apply::By(python) },
@@ -175,7 +161,7 @@ pub(super) const SERVER: &[Rule] = &[
     Rule { names: &["load_on_devices"], apply: Apply::By(devices) },
     Rule { names: &["retry_threshold"], apply: Apply::By(crashes) },
     Rule { names: &["minWorkers"], apply: Apply::By(fewest) },
-    Rule { names: &["maxWorkers"], apply: Apply::By(most) },
+    Rule { names: &["maxWorkers"], apply: Apply::By(processes) },
     Rule {
         names: &["gpu.minWorkers", "gpu.maxWorkers", "cpu.minWorkers", "cpu.maxWorkers"],
         apply: Apply::By(by_device),
@@ -360,10 +346,6 @@ fn processes(import: &mut Import<'_>, setting: &Setting) -> Fate {
         Ok(count) => import.carry("handler", "processes", Value::Integer(count), setting),
         Err(fate) => fate,
     }
-}
-
-fn most(import: &mut Import<'_>, setting: &Setting) -> Fate {
-    processes(import, setting)
 }
 
 fn fewest(import: &mut Import<'_>, setting: &Setting) -> Fate {
