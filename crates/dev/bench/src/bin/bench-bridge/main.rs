@@ -50,8 +50,9 @@ async fn main() -> Result<()> {
             queue_rows(&url, &mut report).await?;
             python::rows(&url, &mut report).await?;
         }
+        Some("queue") => queue_rows(&url, &mut report).await?,
         Some("python") => python::rows(&url, &mut report).await?,
-        Some(other) => bail!("there is no part `{other}`; there is: python"),
+        Some(other) => bail!("there is no part `{other}`; there are: queue, python"),
     }
     report.write(&out)
 }
