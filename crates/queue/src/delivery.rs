@@ -60,6 +60,20 @@ pub trait Settle: Send + Sync {
     /// Removes the message from its queue. Returns false if this consumer no longer holds it.
     async fn ack(self: Box<Self>) -> Result<bool>;
 
+    /// Acknowledges a batch whose last delivery this is. Returns false if this consumer no longer
+    /// holds all of them.
+    ///
+    /// `earlier` holds the rest of the batch in the order of delivery, and no delivery of the
+    /// consumer before the last one is unsettled outside it. A backend may therefore send one
+    /// acknowledgement for all. By default each is acknowledged alone.
+    async fn ack_all(self: Box<Self>, earlier: Vec<Box<dyn Settle>>) -> Result<bool> {
+        let mut held = true;
+        for settle in earlier {
+            held &= settle.ack().await?;
+        }
+        Ok(self.ack().await? && held)
+    }
+
     /// Returns the message to the head of its queue. Returns false if this consumer no longer holds
     /// it.
     async fn requeue(self: Box<Self>) -> Result<bool>;
@@ -110,6 +124,24 @@ impl Delivery {
         match self.settle.take() {
             Some(settle) => settle.ack().await,
             None => Ok(false),
+        }
+    }
+
+    /// Acknowledges several messages of one consumer, with one message to the broker if the backend
+    /// can. The result is as for [`ack`](Self::ack): `Ok(false)` if one of them was no longer held.
+    ///
+    /// `batch` holds them in the order of delivery. It must hold every unsettled delivery of the
+    /// consumer up to its last one: RabbitMQ acknowledges them all (`multiple` of `basic.ack`).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Lost`](crate::Error::Lost) if the channel closes during the call.
+    pub async fn ack_all(batch: Vec<Self>) -> Result<bool> {
+        let mut earlier: Vec<_> =
+            batch.into_iter().filter_map(|mut delivery| delivery.settle.take()).collect();
+        match earlier.pop() {
+            Some(last) => last.ack_all(earlier).await,
+            None => Ok(true),
         }
     }
 

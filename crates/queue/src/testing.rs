@@ -28,8 +28,8 @@ pub use loss::{
     an_ack_after_the_connection_is_gone_is_not_success, everything_on_a_lost_connection_ends,
 };
 pub use order::{
-    a_busy_consumer_does_not_hold_up_another, a_consumer_holds_no_more_than_its_prefetch,
-    a_consumer_resumes_with_another_prefetch,
+    a_batch_is_acked_at_once_and_nothing_after_it, a_busy_consumer_does_not_hold_up_another,
+    a_consumer_holds_no_more_than_its_prefetch, a_consumer_resumes_with_another_prefetch,
     a_dropped_consumer_gives_back_only_what_it_did_not_hand_out, a_dropped_delivery_goes_back,
     a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new,
     a_requeued_message_comes_back_counted, a_requeued_message_goes_ahead_of_those_that_wait,

@@ -224,6 +224,15 @@ struct Tag {
 }
 
 impl Tag {
+    async fn acknowledge(&self, options: BasicAckOptions) -> Result<bool> {
+        if !self.acker.usable() {
+            return Ok(false);
+        }
+        let settled = self.held.channel.basic_ack(self.tag, options);
+        let settled = async { settled.await.map(|()| true).map_err(|error| fault::lost(&error)) };
+        self.held.life.during(settled).await
+    }
+
     /// Nacks through the channel directly, because lapin's own acker takes two more hops between
     /// tasks.
     async fn nack(&self) -> Result<bool> {
@@ -240,13 +249,13 @@ impl Tag {
 #[async_trait]
 impl Settle for Tag {
     async fn ack(self: Box<Self>) -> Result<bool> {
-        if !self.acker.usable() {
-            return Ok(false);
-        }
-        let options = BasicAckOptions { multiple: false };
-        let settled = self.held.channel.basic_ack(self.tag, options);
-        let settled = async { settled.await.map(|()| true).map_err(|error| fault::lost(&error)) };
-        self.held.life.during(settled).await
+        self.acknowledge(BasicAckOptions { multiple: false }).await
+    }
+
+    async fn ack_all(self: Box<Self>, earlier: Vec<Box<dyn Settle>>) -> Result<bool> {
+        // The channel has no other consumer, so that the tags below this one are all `earlier`.
+        drop(earlier);
+        self.acknowledge(BasicAckOptions { multiple: true }).await
     }
 
     async fn requeue(self: Box<Self>) -> Result<bool> {

@@ -17,6 +17,7 @@ macro_rules! conformance {
             a_busy_consumer_does_not_hold_up_another
             a_dropped_consumer_gives_back_only_what_it_did_not_hand_out
             an_acked_message_is_gone
+            a_batch_is_acked_at_once_and_nothing_after_it
             m3_a_body_beyond_the_limit_of_its_queue_is_not_handed_out
             a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new
             a_consumer_resumes_with_another_prefetch

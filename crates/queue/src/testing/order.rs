@@ -6,7 +6,7 @@ use super::bench::{
     Bench, consumer, depth, message, model, next, publish, publisher, put, reply_queue, requeue,
     silence, take, take_and_ack, text,
 };
-use crate::{Confirmed, Header};
+use crate::{Confirmed, Delivery, Header};
 
 /// Checks that a first delivery ignores counts in the publisher's headers.
 ///
@@ -177,6 +177,29 @@ pub async fn an_acked_message_is_gone(bench: &Bench) {
     depth(&connection, &queue, 0).await;
     let connection = bench.cut(&connection).await;
     silence(&mut consumer(&connection, &queue, 1).await).await;
+}
+
+/// Checks that a batch is acked whole, and that a later delivery stays unsettled.
+pub async fn a_batch_is_acked_at_once_and_nothing_after_it(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a", "b", "c", "d"]).await;
+    let mut first = consumer(&connection, &queue, 3).await;
+    let mut batch = Vec::new();
+    for body in ["a", "b", "c"] {
+        batch.push(take(&mut first, body).await);
+    }
+    silence(&mut first).await;
+    assert!(Delivery::ack_all(batch).await.expect("the channel stays"), "they were still ours");
+    let after = take(&mut first, "d").await;
+    assert!(Delivery::ack_all(Vec::new()).await.expect("nothing is to be done"));
+    // An ack has no response, so a second exchange on the connection shows that it was processed.
+    depth(&connection, &queue, 0).await;
+    let connection = bench.cut(&connection).await;
+    assert!(!Delivery::ack_all(vec![after]).await.unwrap_or(false), "it is not ours any more");
+    let mut second = consumer(&connection, &queue, 3).await;
+    take_and_ack(&mut second, "d").await;
+    silence(&mut second).await;
 }
 
 /// Checks that a body beyond the queue's limit is dropped, while the rest of its message arrives.
