@@ -89,15 +89,16 @@ async fn main() -> Result<()> {
     while !batch.has_ended()? {
         ensure!(began.elapsed() < PATIENCE, "the batch did not end: {}", batch.last_line());
         sleep(LOOK).await;
-        memory.extend(batch.resident().ok().map(|kib| (began.elapsed(), kib)));
+        memory.extend(batch.resident().ok());
         if since.elapsed() >= KILL_WORKER * (worker_kills + 1) {
             let number = worker_kills as usize % WORKERS;
             fleet.restart_worker(number)?;
             worker_kills += 1;
         }
         if KILL_BATCH.get(batch_kills).is_some_and(|at| since.elapsed() >= *at) {
-            eprintln!("killed the batch: {}", batch.last_line());
+            eprintln!("killed the batch: {}; {}", batch.last_line(), mib(&memory));
             batch.kill();
+            memory.clear();
             batch_kills += 1;
             batch = fleet.start_batch(&format!("batch{batch_kills}"))?;
         }
@@ -111,7 +112,8 @@ async fn main() -> Result<()> {
         "the batch ended after {batch_kills} kills: give more lines"
     );
     eprintln!(
-        "{count} lines in {took:.0?}, {worker_kills} kills of workers, {batch_kills} of the batch"
+        "{count} lines in {took:.0?}, {worker_kills} kills of workers, {batch_kills} of the batch; {}",
+        mib(&memory)
     );
     lines::check(&fleet.output(), count, &replies)?;
     let mut after = interactive(&client, MEASURED, "after").await?;
@@ -121,13 +123,25 @@ async fn main() -> Result<()> {
 }
 
 /// Reads the memory of the batch until it ends.
-async fn watched(batch: &mut fleet::Program, memory: &mut Vec<(Duration, u64)>) -> Result<()> {
-    let began = Instant::now();
+async fn watched(batch: &mut fleet::Program, memory: &mut Vec<u64>) -> Result<()> {
     while !batch.has_ended()? {
-        memory.extend(batch.resident().ok().map(|kib| (began.elapsed(), kib)));
+        memory.extend(batch.resident().ok());
         sleep(LOOK).await;
     }
     Ok(())
+}
+
+/// Returns the most memory of each third of a process's life as text.
+fn mib(memory: &[u64]) -> String {
+    let [early, middle, late] = thirds(memory);
+    format!("resident {early:.0}, {middle:.0}, {late:.0} MiB")
+}
+
+/// Returns the most memory of each third of a process's life in MiB, from samples in KiB.
+fn thirds(memory: &[u64]) -> [f64; 3] {
+    let third = memory.len() / 3;
+    let most = |some: &[u64]| some.iter().max().copied().unwrap_or_default() as f64 / 1024.0;
+    [most(&memory[..third]), most(&memory[third..2 * third]), most(&memory[2 * third..])]
 }
 
 /// Asks each of the different requests alone, and returns their texts.
@@ -212,7 +226,7 @@ fn rows(
     count: usize,
     took: Duration,
     [alone, beside, killed]: &mut [Vec<f64>; 3],
-    memory: &[(Duration, u64)],
+    memory: &[u64],
 ) {
     let mut push =
         |name: &str, value: f64, unit: &'static str, better, peer: Option<(&str, f64)>| {
@@ -235,16 +249,7 @@ fn rows(
         let lone = ("without the batch, and without kills", lone);
         push(&format!("{name}_killed"), percentile(killed, share), "ms", "lower", Some(lone));
     }
-    let most = |of: &dyn Fn(&Duration) -> bool| {
-        let some = memory.iter().filter(|(at, _)| of(at)).map(|(_, kib)| *kib);
-        some.max().unwrap_or_default() as f64 / 1024.0
-    };
-    let early = most(&|at| *at < took / 3);
-    push(
-        "resident",
-        most(&|at| *at > took * 2 / 3),
-        "MiB",
-        "lower",
-        Some(("the first third", early)),
-    );
+    // The last process works for longest.
+    let [_, middle, late] = thirds(memory);
+    push("resident", late, "MiB", "lower", Some(("the third before in the same process", middle)));
 }
