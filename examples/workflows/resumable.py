@@ -13,7 +13,7 @@ EVERY = 10  # pieces between two stored states
 
 def connect() -> Client:
     """Returns a client of the broker and the keys that the environment names."""
-    return Client(os.environ["NSBRIDGE_URL"], os.environ["NSBRIDGE_KEYS"])
+    return Client(os.environ["BROKER_URL"], os.environ["KEYRING"])
 
 
 def write(

@@ -33,7 +33,7 @@ async def ask(model: str, input: dict[str, Any], fixed: str) -> str:
     before = activity.info().heartbeat_details
     point = ResumePoint.from_json(before[0] if before else fixed)
     text = "".join(TextPiece.read(piece).text for piece in point.pieces)
-    async with AsyncClient(os.environ["NSBRIDGE_URL"], os.environ["NSBRIDGE_KEYS"]) as client:
+    async with AsyncClient(os.environ["BROKER_URL"], os.environ["KEYRING"]) as client:
         # Leaving the block cancels the request, also when Temporal cancels the activity.
         async with client.reattach(model, input, point, read=TextPiece.read) as reply:
             beats, number = asyncio.create_task(beat(reply)), 0

@@ -47,8 +47,8 @@ def run_dbos(place: Place, worker) -> None:
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "python" / "src"),
-        "NSBRIDGE_URL": place.url,
-        "NSBRIDGE_KEYS": str(place.keys),
+        "BROKER_URL": place.url,
+        "KEYRING": str(place.keys),
         "NSBRIDGE_STATES": str(folder),
         "DBOS_DATABASE": f"sqlite:///{place.folder}/dbos.sqlite",
     }
@@ -97,7 +97,7 @@ def run_dbos(place: Place, worker) -> None:
 def run_temporal(place: Place) -> None:
     """Ends a first attempt of the activity in mid-reply, and runs a second one."""
     sys.path.insert(0, str(RECIPES))
-    os.environ.update(NSBRIDGE_URL=place.url, NSBRIDGE_KEYS=str(place.keys))
+    os.environ.update(BROKER_URL=place.url, KEYRING=str(place.keys))
     import with_temporal
     from temporalio.testing import ActivityEnvironment
 
