@@ -80,7 +80,8 @@ impl Kind {
     }
 
     fn of_entry(entry: &str, settings: &Settings, folder: &Folder) -> Self {
-        if entry.to_lowercase().starts_with("http") {
+        // Its other schemes are those of pip, such as `git+https`. An address may hold a password.
+        if entry.contains("://") {
             let what = "nsbridge downloads no code: download the file of option.entryPoint, review it, and \
                         name it in [handler] entry_point";
             return Self::Nothing(what.to_owned());

@@ -232,6 +232,11 @@ fn a_model_without_a_handler_has_a_file_that_is_not_there() {
     };
     check(&["model.py"], "engine=OnnxRuntime", "engine OnnxRuntime: write a model.py");
     check(&[], "option.entryPoint=https://example.com/model.py", "downloads no code");
+    check(
+        &[],
+        "option.entryPoint=git+https://user:secret@example.com/model.py",
+        "downloads no code",
+    );
     check(&[], "option.entryPoint=djl_python.xgboost_handler", "djl_python.xgboost_handler");
     check(&[], "option.entryPoint=my.service", "my/service.py is not beside it");
     check(&["a.skops"], "engine=Python", "scikit-learn");
