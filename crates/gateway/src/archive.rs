@@ -201,10 +201,12 @@ impl Archive {
             for (id, file) in &added {
                 edits.push(store.record(Kind::File, *id, file)?);
             }
+            store.edit(&edits)?;
             if kept.status.is_end() {
-                edits.push(Edit::RemoveParts(Kind::Batch, id));
+                // What stays is removed with the batch.
+                let _ = store.remove_parts(Kind::Batch, id);
             }
-            store.edit(&edits)
+            Ok(())
         });
         stored.await?;
         self.files.lock().extend(files);
@@ -248,8 +250,10 @@ impl Archive {
             batches.values().filter(|batch| old(&batch.record())).map(|batch| batch.id).collect()
         };
         for id in batches {
-            let removed =
-                self.with_store(move |store| store.edit(&[Edit::Remove(Kind::Batch, id)]));
+            let removed = self.with_store(move |store| {
+                store.remove_parts(Kind::Batch, id)?;
+                store.edit(&[Edit::Remove(Kind::Batch, id)])
+            });
             if removed.await.is_ok() {
                 self.batches.lock().remove(&id);
             }

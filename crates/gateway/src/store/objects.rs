@@ -51,13 +51,15 @@ impl Kind {
     }
 }
 
+/// Maximum number of parts that one transaction removes.
+const REMOVED_AT_ONCE: u64 = 4096;
+
 /// Change of the objects. Several changes are made in one transaction.
 pub(crate) enum Edit {
     Record(Kind, Uuid, Vec<u8>),
     Part(Kind, Uuid, u64, Vec<u8>),
     /// Removes a record and its parts.
     Remove(Kind, Uuid),
-    RemoveParts(Kind, Uuid),
 }
 
 /// Failure of the store. Its cause is in the log.
@@ -136,15 +138,42 @@ impl Store {
                     }
                     Edit::Remove(kind, id) => {
                         transaction.open_table(kind.records())?.remove(*id.as_bytes())?;
-                        remove_parts(&transaction, *kind, *id)?;
+                        let parts = (*id.as_bytes(), 0)..=(*id.as_bytes(), u64::MAX);
+                        transaction.open_table(kind.parts())?.retain_in(parts, |_, _| false)?;
                     }
-                    Edit::RemoveParts(kind, id) => remove_parts(&transaction, *kind, *id)?,
                 }
             }
             transaction.commit()?;
             Ok(())
         };
         write().map_err(|error| Unstored::because(&error))
+    }
+
+    /// Removes the parts of an object, a number in each transaction: a transaction has the pages that it
+    /// changes in memory, and a batch may have a million parts.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if some may be left.
+    pub(crate) fn remove_parts(&self, kind: Kind, id: Uuid) -> Result<(), Unstored> {
+        let key = *id.as_bytes();
+        let remove = || -> Result<bool, redb::Error> {
+            let transaction = self.database.begin_write()?;
+            let first = {
+                let mut parts = transaction.open_table(kind.parts())?;
+                let all = (key, 0)..=(key, u64::MAX);
+                let first = parts.range(all)?.next().transpose()?.map(|(place, _)| place.value().1);
+                if let Some(at) = first {
+                    let some = (key, at)..(key, at.saturating_add(REMOVED_AT_ONCE));
+                    parts.retain_in(some, |_, _| false)?;
+                }
+                first
+            };
+            transaction.commit()?;
+            Ok(first.is_some())
+        };
+        while remove().map_err(|error| Unstored::because(&error))? {}
+        Ok(())
     }
 
     /// Returns all records of a kind. Those that were sealed under another key are left out.
@@ -218,11 +247,4 @@ impl Store {
         };
         read().map_err(|error| Unstored::because(&error))
     }
-}
-
-fn remove_parts(transaction: &WriteTransaction, kind: Kind, id: Uuid) -> Result<(), redb::Error> {
-    let key = *id.as_bytes();
-    let mut parts = transaction.open_table(kind.parts())?;
-    parts.retain_in((key, 0)..=(key, u64::MAX), |_, _| false)?;
-    Ok(())
 }

@@ -9,7 +9,7 @@ use nsbridge_protocol::{Fingerprint, RequestId, Uuid};
 use redb::{ReadableDatabase, ReadableTableMetadata};
 use tempfile::TempDir;
 
-use super::{Record, Store, StoreError};
+use super::{Kind, Record, Store, StoreError};
 use crate::class::Class;
 use crate::error::ApiError;
 use crate::run::{Change, Ending, RawPiece};
@@ -174,4 +174,24 @@ async fn a_store_has_one_process() {
     let second = Store::open(&dir.path().join("s.redb"), Key::from_bytes([1; 32]));
     assert!(second.unwrap_err().to_string().contains("another gateway"));
     drop(store);
+}
+
+#[test]
+fn all_parts_of_an_object_are_removed_and_those_of_others_stay() {
+    /// More than two transactions remove.
+    const PARTS: u64 = 10_000;
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, 1);
+    let [one, other] = [1, 2].map(Uuid::from_u128);
+    for id in [one, other] {
+        let parts = (0..PARTS).map(|at| store.part(Kind::Batch, id, at, b"result").unwrap());
+        store.edit(&parts.collect::<Vec<_>>()).unwrap();
+    }
+    store.remove_parts(Kind::Batch, one).unwrap();
+    let count = |id| {
+        let mut count = 0;
+        store.each_part(Kind::Batch, id, |_, _| count += 1).unwrap();
+        count
+    };
+    assert_eq!((count(one), count(other)), (0, PARTS));
 }
