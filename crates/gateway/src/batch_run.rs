@@ -24,7 +24,7 @@ use crate::config::{Config, ConfigError};
 use crate::gateway::{Error, assemble, upkeep};
 use crate::ids;
 use crate::state::App;
-use crate::store::Unstored;
+use crate::store::{Kind, Store, Unstored};
 
 /// Interval at which the progress is told.
 const TELL: Duration = Duration::from_millis(250);
@@ -213,16 +213,21 @@ impl BatchRun {
 
     /// Copies a file of the store. The file at `path` is whole, or as it was.
     async fn copy(&self, file: Option<Uuid>, path: &Path) -> Result<(), BatchError> {
-        let part = PathBuf::from(format!("{}.part", path.display()));
-        let mut written = fs::File::create(&part).map_err(of_file(&part))?;
-        if let Some(file) = file {
-            for at in 0..self.archive.chunks(file) {
-                let chunk = self.archive.chunk(file, at).await?;
-                written.write_all(&chunk).map_err(of_file(&part))?;
+        let (path, chunks) = (path.to_owned(), file.map_or(0, |file| self.archive.chunks(file)));
+        let copy = move |store: &Store| -> Result<(), BatchError> {
+            let part = PathBuf::from(format!("{}.part", path.display()));
+            let mut written = fs::File::create(&part).map_err(of_file(&part))?;
+            if let Some(file) = file {
+                for at in 0..chunks {
+                    let chunk = store.read_part(Kind::File, file, at)?.ok_or(Unstored)?;
+                    written.write_all(&chunk).map_err(of_file(&part))?;
+                }
             }
-        }
-        written.sync_all().map_err(of_file(&part))?;
-        fs::rename(&part, path).map_err(of_file(path))
+            written.sync_all().map_err(of_file(&part))?;
+            fs::rename(&part, &path).map_err(of_file(&path))
+        };
+        // All on one thread: the allocator keeps the memory of each thread that had a chunk.
+        self.archive.with_store(move |store| Ok(copy(store))).await?
     }
 }
 
