@@ -6,8 +6,8 @@ use std::fmt;
 
 use nsbridge_crypto::{DataKey, RequestHead, Sealed, seal_control};
 use nsbridge_protocol::{
-    AttemptNo, ControlKind, ErrorCode, Failure, Fingerprint, Priority, RequestId, Revision,
-    StreamId, Summary, TraceParent,
+    AttemptNo, ControlKind, ErrorCode, Failure, Fingerprint, ModelName, Priority, RequestId,
+    Revision, StreamId, Summary, TraceParent,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -134,7 +134,11 @@ pub(crate) struct Progress {
 pub(crate) struct PendingRequest {
     /// Number by which its caller knows it from others of the same id.
     pub(crate) registration: u64,
-    original: Original,
+    id: RequestId,
+    /// Routing key that reaches workers that have not opened the request yet.
+    model: ModelName,
+    /// `None` once the request is over.
+    original: Option<Box<Original>>,
     merge: Merge,
     /// `None` once the request is over.
     inbox: Option<mpsc::Sender<ReplyEvent>>,
@@ -166,7 +170,9 @@ impl PendingRequest {
         let (sender, events) = mpsc::channel(INBOX);
         let pending = Self {
             registration: 0,
-            original,
+            id: original.head.id,
+            model: original.head.model.clone(),
+            original: Some(Box::new(original)),
             merge,
             inbox: Some(sender),
             canceled: false,
@@ -228,7 +234,7 @@ impl PendingRequest {
         for step in steps {
             match step {
                 Step::Tell { enqueue, kind, body } => {
-                    let key = reply_to.unwrap_or(self.model());
+                    let key = reply_to.unwrap_or(self.model.as_str());
                     messages.extend(self.message(key, enqueue, kind, &body));
                 }
                 step => messages.extend(self.pass(step)),
@@ -283,18 +289,20 @@ impl PendingRequest {
     fn end(&mut self) {
         self.inbox = None;
         self.merge.end();
-        // The input is needed only to enqueue again. The roots stay, to cancel late workers.
-        self.original.content = Vec::new();
+        // Input and key are needed only to enqueue again. The roots stay, to cancel late workers.
+        self.original = None;
+        self.workers = VecDeque::new();
     }
 
     /// Returns a cancel for each worker whose stream has not ended, and for the future worker of
     /// each unopened copy.
     fn cancels(&self) -> Vec<ControlMessage> {
         let runs = |worker: &&Worker| !self.merge.has_ended(worker.stream);
-        let key = |worker: &Worker| worker.queue.clone().unwrap_or_else(|| self.model().to_owned());
+        let model = || self.model.as_str().to_owned();
+        let key = |worker: &Worker| worker.queue.clone().unwrap_or_else(model);
         let running = self.workers.iter().filter(runs).map(|worker| (key(worker), worker.enqueue));
         let waiting = (0..self.merge.enqueues()).filter(|enqueue| !self.merge.is_opened(*enqueue));
-        let waiting = waiting.map(|enqueue| (self.model().to_owned(), enqueue));
+        let waiting = waiting.map(|enqueue| (model(), enqueue));
         let mut told = Vec::new();
         for whom in running.chain(waiting) {
             if !told.contains(&whom) {
@@ -315,24 +323,15 @@ impl PendingRequest {
         body: &[u8],
     ) -> Option<ControlMessage> {
         let root = self.merge.root(enqueue)?;
-        seal_control(root, self.id(), kind, body)
+        seal_control(root, self.id, kind, body)
             .inspect_err(|error| tracing::warn!(%error, "a control frame could not be sealed"))
             .ok()
             .map(|frame| ControlMessage {
-                request: self.id(),
+                request: self.id,
                 key: key.to_owned(),
                 frame,
                 before: self.attempt,
             })
-    }
-
-    /// Returns the routing key that reaches workers that have not opened the request yet.
-    fn model(&self) -> &str {
-        self.original.head.model.as_str()
-    }
-
-    fn id(&self) -> RequestId {
-        self.original.head.id
     }
 
     /// Records that the reply queue was lost with its content, which may have included the end of
@@ -358,15 +357,15 @@ impl PendingRequest {
         let moments = [self.disturbed, self.asked].into_iter().flatten();
         let since = moments.fold(self.heard.max(listening), Instant::max);
         let again = u16::try_from(self.merge.enqueues()).ok()?;
-        let number = self.original.epoch.saturating_add(again);
-        let may = !self.is_over() && usize::from(again) < MAX_ENQUEUES;
-        if !may
+        let original = self.original.as_deref()?;
+        let number = original.epoch.saturating_add(again);
+        if usize::from(again) >= MAX_ENQUEUES
             || since.elapsed() < patience * (1 << (again - 1))
             || Instant::now() >= self.deadline
         {
             return None;
         }
-        let sealed = self.original.seal();
+        let sealed = original.seal();
         let sealed = sealed
             .inspect_err(|error| tracing::warn!(%error, "a request could not be sealed again"))
             .ok()?;
@@ -380,9 +379,9 @@ impl PendingRequest {
         Some((sealed.frame, number))
     }
 
-    /// Returns the properties of the request, without its content.
-    pub(crate) fn envelope(&self) -> Envelope {
-        self.original.envelope(self.attempt)
+    /// Returns the properties of the request, without its content; `None` once it is over.
+    pub(crate) fn envelope(&self) -> Option<Envelope> {
+        self.original.as_ref().map(|original| original.envelope(self.attempt))
     }
 }
 

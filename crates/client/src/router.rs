@@ -88,7 +88,8 @@ pub(crate) struct Router {
     runtime: Handle,
     /// Canceled when the client is dropped.
     closed: CancellationToken,
-    pending: Mutex<HashMap<RequestId, PendingRequest>>,
+    /// Boxed: most requests have ended, and a table has twice as many places as entries.
+    pending: Mutex<HashMap<RequestId, Box<PendingRequest>>>,
     /// Number of the next registration.
     next: AtomicU64,
     timing: Timing,
@@ -121,7 +122,7 @@ impl Router {
         let registration = Registration { id: original.head.id, number };
         let (mut pending, events) = PendingRequest::new(original, merge, deadline, sealed);
         pending.registration = number;
-        let earlier = self.pending().insert(registration.id, pending);
+        let earlier = self.pending().insert(registration.id, Box::new(pending));
         self.send(earlier.map(|mut earlier| earlier.cancel()).unwrap_or_default());
         (registration, events)
     }
@@ -136,7 +137,7 @@ impl Router {
         let entry = pending.get(&registration.id);
         entry
             .filter(|entry| entry.registration == registration.number)
-            .map(PendingRequest::progress)
+            .map(|entry| entry.progress())
     }
 
     /// Ends a request that its caller no longer needs, and cancels its workers.
@@ -144,7 +145,7 @@ impl Router {
         let mut pending = self.pending();
         let entry = pending.get_mut(&registration.id);
         let entry = entry.filter(|entry| entry.registration == registration.number);
-        let messages = entry.map(PendingRequest::cancel).unwrap_or_default();
+        let messages = entry.map(|entry| entry.cancel()).unwrap_or_default();
         drop(pending);
         self.send(messages);
     }
@@ -199,7 +200,7 @@ impl Router {
                 tracing::warn!(
                     "the reply queue was lost: what it held may have to be asked for again"
                 );
-                self.pending().values_mut().for_each(PendingRequest::disturb);
+                self.pending().values_mut().for_each(|entry| entry.disturb());
             }
         }
         link.close().await;
@@ -241,7 +242,7 @@ impl Router {
                 .values_mut()
                 .filter_map(|entry| {
                     let (frame, number) = entry.enqueue_again(&self.timing, listening)?;
-                    let envelope = entry.envelope();
+                    let envelope = entry.envelope()?;
                     let message = envelope::message(frame, &envelope, reply_queue, number);
                     Some((envelope, message, entry.deadline))
                 })
@@ -351,14 +352,14 @@ impl Router {
         });
     }
 
-    fn pending(&self) -> MutexGuard<'_, HashMap<RequestId, PendingRequest>> {
+    fn pending(&self) -> MutexGuard<'_, HashMap<RequestId, Box<PendingRequest>>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Forgets ended requests: those past their deadline, and those with the earliest deadlines if
 /// there are too many.
-fn forget(pending: &mut HashMap<RequestId, PendingRequest>) {
+fn forget(pending: &mut HashMap<RequestId, Box<PendingRequest>>) {
     let now = Instant::now();
     pending.retain(|_, entry| !entry.is_over() || entry.deadline > now);
     let ended = pending.iter().filter(|(_, entry)| entry.is_over());

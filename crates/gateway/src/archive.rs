@@ -27,10 +27,7 @@ use crate::config::BatchConfig;
 use crate::error::{ApiError, Result};
 use crate::ids;
 use crate::semaphores::{Semaphores, kib};
-use crate::store::{Edit, Kind, Store, Unstored};
-
-/// Size of a chunk of a file, in bytes.
-const CHUNK: usize = 1 << 20;
+use crate::store::{Kind, Store, Unstored};
 
 /// Maximum number of files of a tenant, and of its batches.
 const MOST: usize = 10_000;
@@ -75,8 +72,9 @@ impl Archive {
     pub(crate) fn open(store: Arc<Store>, limits: BatchConfig) -> Result<Self, Unstored> {
         let (whole, cut): (Vec<_>, Vec<_>) =
             store.records::<File>(Kind::File)?.into_iter().partition(|(_, file)| file.whole);
-        let cut: Vec<Edit> = cut.iter().map(|(id, _)| Edit::Remove(Kind::File, *id)).collect();
-        store.edit(&cut)?;
+        for (id, _) in cut {
+            store.remove_object(Kind::File, id)?;
+        }
         let batches = store.records::<BatchRecord>(Kind::Batch)?;
         let batches =
             batches.into_iter().map(|(id, record)| (id, Arc::new(Batch::new(id, record))));
@@ -225,7 +223,7 @@ impl Archive {
             let message = format!("the file is the input of {}, which has not ended", batch.name());
             return Err(ApiError::bad_request(message).coded("file_in_use"));
         }
-        self.with_store(move |store| store.edit(&[Edit::Remove(Kind::File, id)])).await?;
+        self.with_store(move |store| store.remove_object(Kind::File, id)).await?;
         self.files.lock().remove(&id);
         Ok(())
     }
@@ -250,11 +248,7 @@ impl Archive {
             batches.values().filter(|batch| old(&batch.record())).map(|batch| batch.id).collect()
         };
         for id in batches {
-            let removed = self.with_store(move |store| {
-                store.remove_parts(Kind::Batch, id)?;
-                store.edit(&[Edit::Remove(Kind::Batch, id)])
-            });
-            if removed.await.is_ok() {
+            if self.with_store(move |store| store.remove_object(Kind::Batch, id)).await.is_ok() {
                 self.batches.lock().remove(&id);
             }
         }

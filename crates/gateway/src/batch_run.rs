@@ -226,7 +226,8 @@ impl BatchRun {
             written.sync_all().map_err(of_file(&part))?;
             fs::rename(&part, &path).map_err(of_file(&path))
         };
-        // All on one thread: the allocator keeps the memory of each thread that had a chunk.
+        // All on one thread: the runtime has many that may block, each with its own arena of the
+        // allocator.
         self.archive.with_store(move |store| Ok(copy(store))).await?
     }
 }

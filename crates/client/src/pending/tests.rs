@@ -393,3 +393,13 @@ async fn c6_a_broken_end_is_asked_about_again_until_something_is_heard() {
         "the copy is in somebody's hands"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_ended_request_keeps_no_key_no_input_and_no_workers() {
+    let mut asked = asked();
+    asked.pending.accept(&Sender::new(&asked.root, 1, 0).open, Some("w"), None);
+    assert_eq!(asked.pending.workers.len(), 1);
+    asked.pending.cancel();
+    assert!(asked.pending.original.is_none());
+    assert_eq!(asked.pending.workers.capacity(), 0);
+}

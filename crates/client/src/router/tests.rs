@@ -137,7 +137,7 @@ async fn what_ended_is_remembered_for_its_time_and_in_a_bounded_number() {
         } else {
             entry.cancel();
         }
-        pending.insert(id(n), entry);
+        pending.insert(id(n), Box::new(entry));
     }
     advance(Duration::from_millis(4500)).await;
     forget(&mut pending);

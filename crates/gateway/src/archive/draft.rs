@@ -7,9 +7,9 @@ use nsbridge_client::Tenant;
 use nsbridge_protocol::Uuid;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Archive, CHUNK, File, MOST};
+use super::{Archive, File, MOST};
 use crate::error::{ApiError, Result};
-use crate::store::{Edit, Kind, Store, Unstored};
+use crate::store::{CHUNK, Kind, Store, Unstored};
 
 /// File that is being written.
 pub(crate) struct Draft {
@@ -102,7 +102,7 @@ impl Drop for Draft {
         let (store, id) = (self.store.clone(), self.id);
         let remove = move || {
             // What stays is removed at the next start.
-            let _ = store.edit(&[Edit::Remove(Kind::File, id)]);
+            let _ = store.remove_object(Kind::File, id);
         };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),

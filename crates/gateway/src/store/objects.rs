@@ -51,6 +51,10 @@ impl Kind {
     }
 }
 
+/// Size of a chunk of a file, in bytes. The pages of redb have sizes that are powers of two, so a chunk
+/// of 1 MiB with its seal and its key would take 2 MiB on disk and in memory.
+pub(crate) const CHUNK: usize = (1 << 20) - (1 << 10);
+
 /// Maximum number of parts that one transaction removes.
 const REMOVED_AT_ONCE: u64 = 4096;
 
@@ -58,8 +62,6 @@ const REMOVED_AT_ONCE: u64 = 4096;
 pub(crate) enum Edit {
     Record(Kind, Uuid, Vec<u8>),
     Part(Kind, Uuid, u64, Vec<u8>),
-    /// Removes a record and its parts.
-    Remove(Kind, Uuid),
 }
 
 /// Failure of the store. Its cause is in the log.
@@ -81,6 +83,15 @@ pub(super) fn create_tables(transaction: &WriteTransaction) -> Result<(), redb::
         transaction.open_table(kind.parts())?;
     }
     Ok(())
+}
+
+/// Returns the number of the first part that an object has.
+fn first_part(
+    parts: &impl ReadableTable<([u8; 16], u64), &'static [u8]>,
+    key: [u8; 16],
+) -> Result<Option<u64>, redb::Error> {
+    let first = parts.range((key, 0)..=(key, u64::MAX))?.next().transpose()?;
+    Ok(first.map(|(place, _)| place.value().1))
 }
 
 impl Store {
@@ -136,11 +147,6 @@ impl Store {
                         let mut parts = transaction.open_table(kind.parts())?;
                         parts.insert((*id.as_bytes(), *at), sealed.as_slice())?;
                     }
-                    Edit::Remove(kind, id) => {
-                        transaction.open_table(kind.records())?.remove(*id.as_bytes())?;
-                        let parts = (*id.as_bytes(), 0)..=(*id.as_bytes(), u64::MAX);
-                        transaction.open_table(kind.parts())?.retain_in(parts, |_, _| false)?;
-                    }
                 }
             }
             transaction.commit()?;
@@ -149,28 +155,44 @@ impl Store {
         write().map_err(|error| Unstored::because(&error))
     }
 
-    /// Removes the parts of an object, a number in each transaction: a transaction has the pages that it
-    /// changes in memory, and a batch may have a million parts.
+    /// Removes the parts of an object and then its record. Up to [`REMOVED_AT_ONCE`] parts and the record
+    /// go in one transaction. After an error or a crash the record may be there with some of its parts.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the record is left.
+    pub(crate) fn remove_object(&self, kind: Kind, id: Uuid) -> Result<(), Unstored> {
+        self.remove_in_turns(kind, id, true)
+    }
+
+    /// Removes the parts of an object, and keeps its record.
     ///
     /// # Errors
     ///
     /// Returns an error if some may be left.
     pub(crate) fn remove_parts(&self, kind: Kind, id: Uuid) -> Result<(), Unstored> {
+        self.remove_in_turns(kind, id, false)
+    }
+
+    /// Removes a number of parts in each transaction: a transaction has the pages that it changes in
+    /// memory, and a batch may have a million parts.
+    fn remove_in_turns(&self, kind: Kind, id: Uuid, record: bool) -> Result<(), Unstored> {
         let key = *id.as_bytes();
         let remove = || -> Result<bool, redb::Error> {
             let transaction = self.database.begin_write()?;
-            let first = {
+            let more = {
                 let mut parts = transaction.open_table(kind.parts())?;
-                let all = (key, 0)..=(key, u64::MAX);
-                let first = parts.range(all)?.next().transpose()?.map(|(place, _)| place.value().1);
-                if let Some(at) = first {
+                if let Some(at) = first_part(&parts, key)? {
                     let some = (key, at)..(key, at.saturating_add(REMOVED_AT_ONCE));
                     parts.retain_in(some, |_, _| false)?;
                 }
-                first
+                first_part(&parts, key)?.is_some()
             };
+            if record && !more {
+                transaction.open_table(kind.records())?.remove(key)?;
+            }
             transaction.commit()?;
-            Ok(first.is_some())
+            Ok(more)
         };
         while remove().map_err(|error| Unstored::because(&error))? {}
         Ok(())

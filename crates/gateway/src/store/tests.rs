@@ -9,7 +9,7 @@ use nsbridge_protocol::{Fingerprint, RequestId, Uuid};
 use redb::{ReadableDatabase, ReadableTableMetadata};
 use tempfile::TempDir;
 
-use super::{Kind, Record, Store, StoreError};
+use super::{CHUNK, Kind, Record, Store, StoreError};
 use crate::class::Class;
 use crate::error::ApiError;
 use crate::run::{Change, Ending, RawPiece};
@@ -187,11 +187,36 @@ fn all_parts_of_an_object_are_removed_and_those_of_others_stay() {
         let parts = (0..PARTS).map(|at| store.part(Kind::Batch, id, at, b"result").unwrap());
         store.edit(&parts.collect::<Vec<_>>()).unwrap();
     }
-    store.remove_parts(Kind::Batch, one).unwrap();
+    for id in [one, other] {
+        store.edit(&[store.record(Kind::Batch, id, &id).unwrap()]).unwrap();
+    }
     let count = |id| {
         let mut count = 0;
         store.each_part(Kind::Batch, id, |_, _| count += 1).unwrap();
         count
     };
-    assert_eq!((count(one), count(other)), (0, PARTS));
+    let left = || {
+        let records = store.records::<Uuid>(Kind::Batch).unwrap();
+        (count(one), count(other), records.len())
+    };
+    store.remove_parts(Kind::Batch, one).unwrap();
+    assert_eq!(left(), (0, PARTS, 2));
+    store.remove_object(Kind::Batch, one).unwrap();
+    assert_eq!(left(), (0, PARTS, 1));
+    store.remove_object(Kind::Batch, other).unwrap();
+    assert_eq!(left(), (0, 0, 0));
+}
+
+#[test]
+fn a_file_takes_less_than_twice_its_size_on_disk() {
+    const CHUNKS: u64 = 48;
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, 1);
+    for at in 0..CHUNKS {
+        let chunk = store.part(Kind::File, Uuid::from_u128(1), at, &vec![7; CHUNK]).unwrap();
+        store.edit(&[chunk]).unwrap();
+    }
+    let taken = dir.path().join("s.redb").metadata().unwrap().len();
+    let size = CHUNKS * CHUNK as u64;
+    assert!(taken < 2 * size, "{taken} bytes for {size}");
 }
