@@ -24,7 +24,7 @@ use crate::error::ApiError;
 use crate::limits::{prompt_bytes, prompt_tokens};
 use crate::run::{Change, Ending, RawPiece};
 
-pub(crate) use self::objects::{CHUNK, Edit, Kind, Unstored};
+pub(crate) use self::objects::{CHUNK, Kind, Unstored};
 
 /// Size of the database's cache in memory, in bytes. redb's own default is 1 GiB.
 const CACHE: usize = 16 << 20;
