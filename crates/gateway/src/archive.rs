@@ -303,8 +303,7 @@ impl Archive {
     ///
     /// Returns an error if there is no such chunk.
     pub(crate) async fn chunk(&self, id: Uuid, at: u64) -> Result<Vec<u8>, Unstored> {
-        let read = self.with_store(move |store| store.read_part(Kind::File, id, at));
-        read.await?.ok_or(Unstored)
+        self.with_store(move |store| store.chunk(id, at)).await
     }
 }
 

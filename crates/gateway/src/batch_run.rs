@@ -24,7 +24,7 @@ use crate::config::{Config, ConfigError};
 use crate::gateway::{Error, assemble, upkeep};
 use crate::ids;
 use crate::state::App;
-use crate::store::{Kind, Store, Unstored};
+use crate::store::{Store, Unstored};
 
 /// Interval at which the progress is told.
 const TELL: Duration = Duration::from_millis(250);
@@ -219,15 +219,12 @@ impl BatchRun {
             let mut written = fs::File::create(&part).map_err(of_file(&part))?;
             if let Some(file) = file {
                 for at in 0..chunks {
-                    let chunk = store.read_part(Kind::File, file, at)?.ok_or(Unstored)?;
-                    written.write_all(&chunk).map_err(of_file(&part))?;
+                    written.write_all(&store.chunk(file, at)?).map_err(of_file(&part))?;
                 }
             }
             written.sync_all().map_err(of_file(&part))?;
             fs::rename(&part, &path).map_err(of_file(&path))
         };
-        // All on one thread: the runtime has many that may block, each with its own arena of the
-        // allocator.
         self.archive.with_store(move |store| Ok(copy(store))).await?
     }
 }

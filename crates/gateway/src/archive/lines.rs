@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nsbridge_protocol::Uuid;
 
-use crate::store::{Kind, Store, Unstored};
+use crate::store::{Store, Unstored};
 
 /// Line of a file that is not empty.
 pub(crate) struct Line {
@@ -78,8 +78,7 @@ impl Lines {
                     let is_end = line.is_empty() && fits;
                     return Ok(if is_end { Raw::End } else { ended(line, fits) });
                 }
-                let chunk = self.store.read_part(Kind::File, self.file, self.chunk)?;
-                self.buffer = chunk.ok_or(Unstored)?;
+                self.buffer = self.store.chunk(self.file, self.chunk)?;
                 (self.at, self.chunk) = (0, self.chunk + 1);
                 continue;
             }

@@ -243,6 +243,15 @@ impl Store {
         read().map_err(|error| Unstored::because(&error))
     }
 
+    /// Reads a chunk of a file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such chunk.
+    pub(crate) fn chunk(&self, file: Uuid, at: u64) -> Result<Vec<u8>, Unstored> {
+        self.read_part(Kind::File, file, at)?.ok_or(Unstored)
+    }
+
     /// Reads all parts of an object in their order.
     ///
     /// # Errors

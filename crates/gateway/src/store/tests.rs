@@ -186,8 +186,6 @@ fn all_parts_of_an_object_are_removed_and_those_of_others_stay() {
     for id in [one, other] {
         let parts = (0..PARTS).map(|at| store.part(Kind::Batch, id, at, b"result").unwrap());
         store.edit(&parts.collect::<Vec<_>>()).unwrap();
-    }
-    for id in [one, other] {
         store.edit(&[store.record(Kind::Batch, id, &id).unwrap()]).unwrap();
     }
     let count = |id| {
