@@ -67,13 +67,20 @@ impl Report {
     }
 }
 
-/// Returns the median; sorts the values.
+/// Returns the median, the mean of the two values in the middle if their number is even; sorts the
+/// values.
 ///
 /// # Panics
 ///
 /// Panics if `values` is empty.
 pub fn median(values: &mut [f64]) -> f64 {
-    percentile(values, 0.5)
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) {
+        f64::midpoint(values[middle - 1], values[middle])
+    } else {
+        values[middle]
+    }
 }
 
 /// Returns the percentile at `share` (0 to 1), by nearest rank; sorts the values.

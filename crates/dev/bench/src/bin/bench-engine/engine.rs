@@ -26,6 +26,9 @@ pub(crate) enum Question {
     Prefix { tokens: usize },
 }
 
+/// Suffix of the rows of another build of this benchmark.
+const BEFORE: &str = ".vs_before";
+
 /// Running engine, or the reason why there is none.
 pub(crate) struct Engine {
     /// Name and method.
@@ -57,7 +60,7 @@ impl Engine {
         let process = Process::start(command)
             .with_context(|| format!("starting {} as the engine before", binary.display()))?;
         let about = format!("the build {}", binary.display());
-        Ok(Self { about, suffix: ".vs_before", process: Ok(process) })
+        Ok(Self { about, suffix: BEFORE, process: Ok(process) })
     }
 
     /// Starts a peer, a script in `peers/`.
@@ -85,12 +88,13 @@ impl Engine {
         }
     }
 
-    /// Asks a question. Returns `None` for a peer that is missing or has failed.
+    /// Asks a question. Returns `None` for a peer that is missing or has failed; a build of this
+    /// project must answer.
     pub(crate) fn ask(&mut self, question: Question) -> Result<Option<Vec<f64>>> {
         let Ok(process) = &mut self.process else { return Ok(None) };
         match process.ask(question) {
             Ok(answer) => Ok(Some(answer)),
-            Err(error) if self.about == "ours" => Err(error),
+            Err(error) if self.about == "ours" || self.suffix == BEFORE => Err(error),
             Err(error) => {
                 self.process = Err(format!("{error:#}"));
                 Ok(None)

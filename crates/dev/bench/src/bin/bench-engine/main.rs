@@ -31,9 +31,13 @@ use bandwidth::Bandwidth;
 use engine::Engine;
 use kept::{Kept, Kind};
 use rounds::{Group, Seen};
+use serving::Serving;
 
 /// Number of threads of every engine.
 const THREADS: usize = 2;
+
+/// Number of turns of a comparison with another build.
+const TURNS: usize = 4;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -136,9 +140,9 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
             }
         }
         if is_served {
-            for row in serving::measure(&mut group, name)? {
-                report.push(row);
-            }
+            let mut serving = Serving::new(&group);
+            serving.measure(&mut group)?;
+            serving.rows(&group, name).into_iter().for_each(|row| report.push(row));
         }
     }
     if *part == Part::All {
@@ -148,8 +152,10 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
     report.write(&Path::new("target/bench").join(name).with_extension("json"))
 }
 
-/// Measures this build and `binary`, another build of this benchmark, in turns on the named models,
-/// or on all.
+/// Measures this build and `binary`, another build of this benchmark, on the named models, or on all.
+///
+/// Each turn starts both programs anew, in alternating order: the place of the weights in memory
+/// decides some per cent of the speed of a process.
 fn before(binary: &Path, models: &[&str]) -> Result<()> {
     let folder = Path::new("target/bench/models");
     let random = random(folder)?;
@@ -165,14 +171,31 @@ fn before(binary: &Path, models: &[&str]) -> Result<()> {
             continue;
         }
         let dir = Kept::of(model, mix, folder)?.dir;
-        let earlier = Engine::before(binary, &dir, THREADS)?;
-        let mut group = Group::new(Engine::ours(&dir, THREADS, 1)?, vec![earlier]);
-        group.compare_logits()?;
-        group.measure(None)?;
-        rows(&group, name).into_iter().for_each(|row| report.push(row));
-        if model == &random {
-            serving::measure(&mut group, name)?.into_iter().for_each(|row| report.push(row));
+        let start = |turn: usize| {
+            let ours = || Engine::ours(&dir, THREADS, 1);
+            let earlier = || Engine::before(binary, &dir, THREADS);
+            if turn.is_multiple_of(2) {
+                return Ok((ours()?, vec![earlier()?]));
+            }
+            let earlier = earlier()?;
+            anyhow::Ok((ours()?, vec![earlier]))
+        };
+        let (ours, peers) = start(0)?;
+        let mut group = Group::new(ours, peers);
+        let mut serving = Serving::new(&group);
+        for turn in 0..TURNS {
+            if turn > 0 {
+                group.start_again(|| start(turn))?;
+            }
+            eprintln!("{name}: turn {} of {TURNS}", turn + 1);
+            group.compare_logits()?;
+            group.measure(None)?;
+            if model == &random {
+                serving.measure(&mut group)?;
+            }
         }
+        rows(&group, name).into_iter().for_each(|row| report.push(row));
+        serving.rows(&group, name).into_iter().for_each(|row| report.push(row));
     }
     report.write(Path::new("target/bench/engine-before.json"))
 }

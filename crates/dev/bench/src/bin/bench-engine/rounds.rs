@@ -6,8 +6,17 @@ use nsbridge_bench::report::median;
 use crate::bandwidth::Bandwidth;
 use crate::engine::{Engine, Question};
 
-/// Number of rounds; in each, ours and then every peer.
-const ROUNDS: usize = 5;
+/// Number of rounds. It is even, so that each engine is as often the first of a round as the last.
+const ROUNDS: usize = 6;
+
+/// Decode step of one stream.
+const DECODE: Question = Question::Steps { sequences: 1, tokens: 1, rounds: 24 };
+/// Step of four tokens of one stream, as a draft of three tokens needs it.
+const VERIFY: Question = Question::Steps { sequences: 1, tokens: 4, rounds: 16 };
+/// Decode step of sixteen streams.
+const STREAMS: Question = Question::Steps { sequences: 16, tokens: 1, rounds: 8 };
+/// Prompt of 256 tokens.
+const PROMPT: Question = Question::Steps { sequences: 1, tokens: 256, rounds: 3 };
 
 /// Minimum cosine similarity of the logits of two engines. Formats of eight bits differ by one or
 /// two thousandths; another model, or a wrong rotary embedding, is far below.
@@ -59,18 +68,33 @@ impl Group {
         Ok(())
     }
 
-    /// Runs all rounds.
+    /// Runs all rounds. Each question goes to every engine before the next question, so that a
+    /// phase of the machine meets all of them.
     pub(crate) fn measure(&mut self, bandwidth: Option<&Bandwidth>) -> Result<()> {
+        // The first round is a warm-up.
         for round in 0..=ROUNDS {
             let bandwidth = bandwidth.map_or(0.0, Bandwidth::measure);
-            for measured in std::iter::once(&mut self.ours).chain(&mut self.peers) {
-                let Some(seen) = look(&mut measured.engine, bandwidth)? else {
+            let mut seconds = vec![Vec::new(); 1 + self.peers.len()];
+            for question in [DECODE, VERIFY, STREAMS, PROMPT] {
+                for (place, measured) in self.in_turn(round) {
+                    let times = measured.engine.ask(question)?;
+                    seconds[place].extend(times.map(|mut times| median(&mut times)));
+                }
+            }
+            for (place, measured) in self.in_turn(round) {
+                let &[one, four, streams, prompt] = &seconds[place][..] else {
                     // A partial measurement is not comparable, so the values are discarded.
                     measured.rounds.clear();
                     continue;
                 };
+                let seen = Seen {
+                    decode: 1.0 / one,
+                    prefill: 256.0 / prompt,
+                    verify_cost: four / one,
+                    streams: 16.0 / streams,
+                    bandwidth,
+                };
                 eprintln!("round {round}: {}: {seen:.2?}", measured.engine.about);
-                // The first round is a warm-up.
                 if round > 0 {
                     measured.rounds.push(seen);
                 }
@@ -78,24 +102,34 @@ impl Group {
         }
         Ok(())
     }
-}
 
-fn look(engine: &mut Engine, bandwidth: f64) -> Result<Option<Seen>> {
-    let mut seconds = |sequences, tokens, rounds| {
-        let answer = engine.ask(Question::Steps { sequences, tokens, rounds })?;
-        anyhow::Ok(answer.map(|mut times| median(&mut times)))
-    };
-    let Some(one) = seconds(1, 1, 24)? else { return Ok(None) };
-    let Some(four) = seconds(1, 4, 16)? else { return Ok(None) };
-    let Some(streams) = seconds(16, 1, 8)? else { return Ok(None) };
-    let Some(prompt) = seconds(1, 256, 3)? else { return Ok(None) };
-    Ok(Some(Seen {
-        decode: 1.0 / one,
-        prefill: 256.0 / prompt,
-        verify_cost: four / one,
-        streams: 16.0 / streams,
-        bandwidth,
-    }))
+    /// Returns the engines of a round with their places in the group, in reverse order in each
+    /// second round: the first one often finds other data in the processor's caches than the last.
+    pub(crate) fn in_turn(&mut self, round: usize) -> Vec<(usize, &mut Measured)> {
+        let all = std::iter::once(&mut self.ours).chain(&mut self.peers);
+        let mut all: Vec<_> = all.enumerate().collect();
+        if round % 2 == 1 {
+            all.reverse();
+        }
+        all
+    }
+
+    /// Replaces each process by a new one, and keeps the rounds. `start` is called when the old
+    /// processes have ended, because the memory may not suffice for both.
+    pub(crate) fn start_again(
+        &mut self,
+        start: impl FnOnce() -> Result<(Engine, Vec<Engine>)>,
+    ) -> Result<()> {
+        for (_, measured) in self.in_turn(0) {
+            measured.engine.refuse("it is started again".to_owned());
+        }
+        let (ours, peers) = start()?;
+        self.ours.engine = ours;
+        for (measured, engine) in self.peers.iter_mut().zip(peers) {
+            measured.engine = engine;
+        }
+        Ok(())
+    }
 }
 
 fn cosine(a: &[f64], b: &[f64]) -> f64 {

@@ -40,60 +40,73 @@ enum Kind {
     Rate(usize),
 }
 
-/// Asks all engines in turns. Returns the rows of ours beside each peer.
-pub(crate) fn measure(group: &mut Group, name: &str) -> Result<Vec<Row>> {
-    let questions = questions();
-    // Answers of all rounds, by question and engine.
-    let engines = 1 + group.peers.len();
-    let mut answers = vec![vec![Vec::new(); engines]; questions.len()];
-    let warm_up = Question::Serve { streams: 1, prompt: 8, tokens: 2 };
-    for round in 0..ROUNDS {
-        for ((question, _), answers) in questions.iter().zip(&mut answers) {
-            let all = std::iter::once(&mut group.ours).chain(&mut group.peers);
-            for (Measured { engine, .. }, answers) in all.zip(answers) {
-                let skipped =
-                    matches!(question, Question::Prefix { .. }) && engine.suffix == ".vs_openvino";
-                if skipped || (round == 0 && engine.ask(warm_up)?.is_none()) {
-                    continue;
+/// Answers of each engine of a group, by question, engine and round.
+pub(crate) struct Serving {
+    questions: Vec<(Question, Vec<(String, Kind)>)>,
+    answers: Vec<Vec<Vec<Vec<f64>>>>,
+}
+
+impl Serving {
+    pub(crate) fn new(group: &Group) -> Self {
+        let questions = questions();
+        let answers = vec![vec![Vec::new(); 1 + group.peers.len()]; questions.len()];
+        Self { questions, answers }
+    }
+
+    /// Asks all engines, each question before the next.
+    pub(crate) fn measure(&mut self, group: &mut Group) -> Result<()> {
+        let warm_up = Question::Serve { streams: 1, prompt: 8, tokens: 2 };
+        for (_, Measured { engine, .. }) in group.in_turn(0) {
+            engine.ask(warm_up)?;
+        }
+        for round in 0..ROUNDS {
+            for ((question, _), answers) in self.questions.iter().zip(&mut self.answers) {
+                let is_prefix = matches!(question, Question::Prefix { .. });
+                for (place, Measured { engine, .. }) in group.in_turn(round) {
+                    if is_prefix && engine.suffix == ".vs_openvino" {
+                        continue;
+                    }
+                    answers[place].extend(engine.ask(*question)?);
                 }
-                let Some(answer) = engine.ask(*question)? else { continue };
-                eprintln!("round {round}: {}: {question:?}: {answer:.3?}", engine.about);
-                answers.push(answer);
+                let last: Vec<_> = answers.iter().map(|rounds| rounds.last()).collect();
+                eprintln!("round {round}: {question:?}: ours, then the peers: {last:.3?}");
             }
         }
+        Ok(())
     }
-    let mut rows = Vec::new();
-    for ((_, names), answers) in questions.iter().zip(&answers) {
-        for (at, (what, kind)) in names.iter().enumerate() {
-            let values = |of: &[Vec<f64>]| {
-                of.iter()
-                    .filter_map(|answer| answer.get(at))
-                    .map(|seconds| kind.value(*seconds))
-                    .collect::<Vec<_>>()
-            };
-            for (peer, theirs) in group.peers.iter().zip(&answers[1..]) {
-                let (mut mine, mut theirs) = (values(&answers[0]), values(theirs));
-                if theirs.is_empty() {
-                    continue;
+
+    /// Returns the rows of ours beside each peer.
+    pub(crate) fn rows(&self, group: &Group, name: &str) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for ((_, names), answers) in self.questions.iter().zip(&self.answers) {
+            for (at, (what, kind)) in names.iter().enumerate() {
+                let values = |of: &[Vec<f64>]| {
+                    of.iter()
+                        .filter_map(|answer| answer.get(at))
+                        .map(|seconds| kind.value(*seconds))
+                        .collect::<Vec<_>>()
+                };
+                for (peer, theirs) in group.peers.iter().zip(&answers[1..]) {
+                    let (mut mine, mut theirs) = (values(&answers[0]), values(theirs));
+                    if theirs.is_empty() {
+                        continue;
+                    }
+                    let ratio = |(mine, theirs): (&f64, &f64)| kind.ratio(*mine, *theirs);
+                    let mut ratios: Vec<f64> = mine.iter().zip(&theirs).map(ratio).collect();
+                    rows.push(Row {
+                        name: format!("engine.{what}.{name}{}", peer.engine.suffix),
+                        value: median(&mut mine),
+                        unit: kind.unit(),
+                        better: kind.better(),
+                        peer: Some(peer.engine.says()),
+                        peer_value: Some(median(&mut theirs)),
+                        ratio: Some(median(&mut ratios)),
+                    });
                 }
-                let mut ratios: Vec<f64> = mine
-                    .iter()
-                    .zip(&theirs)
-                    .map(|(mine, theirs)| kind.ratio(*mine, *theirs))
-                    .collect();
-                rows.push(Row {
-                    name: format!("engine.{what}.{name}{}", peer.engine.suffix),
-                    value: median(&mut mine),
-                    unit: kind.unit(),
-                    better: kind.better(),
-                    peer: Some(peer.engine.says()),
-                    peer_value: Some(median(&mut theirs)),
-                    ratio: Some(median(&mut ratios)),
-                });
             }
         }
+        rows
     }
-    Ok(rows)
 }
 
 impl Kind {
