@@ -358,7 +358,7 @@ impl Config {
     fn check(&self) -> Result<(), String> {
         self.broker.check().map_err(|error| error.to_string())?;
         self.keys.check()?;
-        let most = nsbridge_protocol::MAX_FRAME_BYTES;
+        let most = nsbridge_protocol::MAX_PIECE_BYTES;
         if !(1..=most).contains(&self.reply.coalesce_bytes) {
             return Err(format!("[reply] coalesce_bytes must lie between 1 and {most}"));
         }

@@ -5,7 +5,6 @@
 //! A5) are those of `docs/protocol.md`.
 
 mod admission;
-mod attempt;
 pub(crate) mod channel_pool;
 mod confirm_window;
 pub(crate) mod context;
@@ -15,6 +14,7 @@ pub(crate) mod in_flight;
 pub(crate) mod intake_pause;
 pub(crate) mod lifecycle;
 mod reply_sender;
+mod reply_stream;
 mod republish;
 mod run_record;
 pub(crate) mod runner;

@@ -1,7 +1,7 @@
 //! `nsbridge keys`: commands for keyrings.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,10 +18,12 @@ use crate::terminal::print_line;
 
 /// Generates, lists, rotates and derives keyrings.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "A rotation, in order:\n\
-    \x20 nsbridge keys rotate keys.json                  add a key that only opens; deploy everywhere\n\
-    \x20 nsbridge keys rotate keys.json --promote ID     seal with it from now on; deploy to clients\n\
-    \x20 nsbridge keys rotate keys.json --disable OLD    after the longest-lived message is gone")]
+#[command(after_help = "A rotation of the workers' keyring, in order:\n\
+    \x20 nsbridge keys rotate keys.json                  adds a key that only opens: copy the file to all workers\n\
+    \x20 nsbridge keys rotate keys.json --promote ID     makes it primary: copy the file to all workers, and give\n\
+    \x20                                                 each client a new file by `nsbridge keys derive`\n\
+    \x20 nsbridge keys rotate keys.json --disable OLD    after 14 days: copy the file to all workers\n\n\
+    A client must not get a master key. Only a keyring made with --shared is copied to clients.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -29,7 +31,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Generates a keyring with one new key, readable by its owner alone.
+    /// Generates a keyring with one new master key, for workers only, readable by its owner alone.
     Generate {
         /// File to write; an existing file is never overwritten.
         #[arg(long, value_name = "FILE", default_value = "keys.json")]
@@ -51,7 +53,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Adds a key, or changes the state of one.
+    /// Adds a key to the workers' keyring, or changes the state of one.
     Rotate {
         /// Keyring file.
         #[arg(default_value = "keys.json")]
@@ -94,13 +96,19 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 
 fn generate(out: &Path, id: Option<KeyId>, shared: bool) -> Result<()> {
     let mut entry = Entry::new(id.map_or_else(new_id, Ok)?, Key::generate()?, State::Primary);
-    entry.derived = !shared;
+    entry.is_master = !shared;
     let (id, check) = (entry.id.clone(), entry.check_value());
-    create(out, &Keyring::of(vec![entry])?)?;
+    create(
+        out,
+        &Keyring::of(vec![entry])?,
+        "name another file, or add a key to it with `keys rotate`",
+    )?;
     let kind = if shared { "shared key" } else { "master key" };
     note(&format!("{}: {kind} {id}, check value {check}", out.display()));
     if !shared {
-        note("for workers; `nsbridge keys derive` makes each tenant's own, for its clients");
+        note(
+            "give this file to workers only: `nsbridge keys derive` makes a keyring for a tenant's clients",
+        );
     }
     Ok(())
 }
@@ -109,16 +117,16 @@ fn list(ring: &Keyring, as_json: bool) -> Result<()> {
     for entry in ring.entries() {
         let check = entry.check_value();
         if as_json {
-            let Entry { id, state, models, tenants, derived, .. } = entry;
+            let Entry { id, state, models, tenants, is_master, .. } = entry;
             let line = json!({
                 "id": id, "state": state, "check": check,
-                "models": models, "tenants": tenants, "derived": derived,
+                "models": models, "tenants": tenants, "derived": is_master,
             });
             print_line(&line.to_string())?;
         } else {
             let state = format!("{:?}", entry.state).to_lowercase();
-            let derived = if entry.derived { "  derived" } else { "" };
-            let line = format!("{}  {state}  {check}{}{derived}", entry.id, scope(entry));
+            let master = if entry.is_master { "  master" } else { "" };
+            let line = format!("{}  {state}  {check}{}{master}", entry.id, scope(entry));
             print_line(&line)?;
         }
     }
@@ -155,9 +163,9 @@ fn rotate(path: &Path, promote: Option<KeyId>, disable: Option<KeyId>) -> Result
         }
         (None, None) => {
             let mut entry = Entry::new(new_id()?, Key::generate()?, State::Decrypt);
-            // The new key will become the primary one, so it is derived if the primary one is.
+            // The new key will become the primary one, so it is a master if the primary one is.
             let primary = entries.iter().find(|entry| entry.state == State::Primary);
-            entry.derived = primary.is_some_and(|primary| primary.derived);
+            entry.is_master = primary.is_some_and(|primary| primary.is_master);
             let said = format!("{} was added and only opens as yet", entry.id);
             entries.push(entry);
             said
@@ -174,22 +182,25 @@ fn has(entries: &[Entry], id: &KeyId) -> bool {
 
 fn derive(path: &Path, scope: &Scope, out: &Path) -> Result<()> {
     let ring = Keyring::load(path)?;
-    let masters = ring.entries().iter().filter(|entry| entry.derived);
+    let masters = ring.entries().iter().filter(|entry| entry.is_master);
     let keys: Vec<Entry> = masters.map(|master| master.derive(scope)).collect();
     ensure!(
         !keys.is_empty(),
         "{} has no master key: `nsbridge keys generate` makes one",
         path.display()
     );
-    create(out, &Keyring::of(keys)?)
+    create(out, &Keyring::of(keys)?, "write to another file, and rename that over it")
 }
 
-fn create(path: &Path, ring: &Keyring) -> Result<()> {
+/// Creates a keyring file. `if_exists` completes the error of a path that exists.
+fn create(path: &Path, ring: &Keyring, if_exists: &str) -> Result<()> {
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.with_context(|| {
-        let shown = path.display();
-        format!("cannot create {shown}: name another file, or turn {shown} over with `keys rotate`")
-    })?;
+    let mut file = match file {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            bail!("{} exists: {if_exists}", path.display())
+        }
+        file => file.with_context(|| format!("cannot create {}", path.display()))?,
+    };
     file.write_all(ring.to_json().as_bytes())?;
     Ok(file.sync_all()?)
 }
@@ -197,7 +208,7 @@ fn create(path: &Path, ring: &Keyring) -> Result<()> {
 /// Replaces the file by a rename, so that a reader never sees half a keyring.
 fn replace(path: &Path, ring: &Keyring) -> Result<()> {
     let beside = path.with_extension("new");
-    create(&beside, ring)?;
+    create(&beside, ring, "remove it, unless another `keys rotate` runs")?;
     fs::rename(&beside, path).with_context(|| format!("cannot replace {}", path.display()))
 }
 

@@ -12,7 +12,8 @@ use nsbridge_protocol::ModelName;
 /// Address of the broker.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Broker {
-    /// URL of the broker: amqp://user:password@host:5672/%2f
+    /// URL of the broker, such as amqps://host/%2f. A URL with a password belongs into
+    /// NSBRIDGE_BROKER__URL: every user of this machine can read arguments.
     #[arg(
         long = "broker",
         value_name = "URL",

@@ -88,7 +88,14 @@ const WAITING: &str = "waiting: no worker has been heard for 15 s";
 fn hint(code: ErrorCode) -> String {
     let why = match code {
         ErrorCode::WrongRevision => "no worker of this revision has taken it yet",
-        _ => "the worker may lack this key",
+        ErrorCode::UnknownKey | ErrorCode::WrongKey => {
+            "compare the check values of client and worker: nsbridge keys list"
+        }
+        ErrorCode::KeyScope | ErrorCode::KeyDenied => {
+            "the worker's keyring does not permit this key here"
+        }
+        ErrorCode::Oversized => "the request is larger than 8 MiB",
+        _ => "docs/operating.md lists the codes",
     };
     format!("an unsealed hint says `{code}`: {why}")
 }

@@ -64,7 +64,7 @@ pub enum Error {
         message: String,
     },
     /// The deadline passed.
-    #[error("no complete answer came in time: {pieces} pieces{}", hinted(*.hint))]
+    #[error("the reply was not complete at its deadline, {pieces} pieces were received{}", hinted(*.hint))]
     Deadline {
         /// Number of pieces received.
         pieces: usize,
@@ -73,24 +73,26 @@ pub enum Error {
         hint: Option<ErrorCode>,
     },
     /// The deadline passed while frames were missing in the middle of the reply.
-    #[error("the reply has a gap after {pieces} pieces that nobody filled in time")]
+    #[error("the reply has a gap after {pieces} pieces that was not filled in time")]
     Truncated {
         /// Number of pieces before the gap.
         pieces: usize,
     },
     /// The caller read too slowly.
-    #[error("the reply was dropped because nobody read it: more than {limit} pieces waited")]
+    #[error(
+        "the reply was dropped because the caller did not read it: more than {limit} pieces waited"
+    )]
     SlowConsumer {
         /// Maximum number of unread pieces.
         limit: usize,
     },
-    /// The client was closed.
-    #[error("the client was closed")]
+    /// The request was canceled, or the client was closed.
+    #[error("the request was canceled, or its client was closed")]
     Closed,
 }
 
 fn hinted(hint: Option<ErrorCode>) -> String {
     hint.map_or(String::new(), |code| {
-        format!("; an unsealed hint says `{code}`, which anybody on the broker may have sent")
+        format!("; an unsealed hint says `{code}`, which any publisher on the broker may have sent")
     })
 }

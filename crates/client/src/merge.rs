@@ -63,7 +63,7 @@ impl fmt::Debug for Step {
 /// State of one request's reply.
 pub(crate) struct Merge {
     /// Copies of the request in the order of enqueue.
-    copies: Vec<Copy>,
+    copies: Vec<RequestCopy>,
     replay_key: ReplayKeyOf,
     pieces: Vec<Vec<u8>>,
     /// Followed streams. Ended streams stay until their slot is needed.
@@ -92,7 +92,7 @@ pub(crate) struct Merge {
 }
 
 /// One enqueue of the request.
-struct Copy {
+struct RequestCopy {
     root: ReplyRoot,
     opened: bool,
 }
@@ -116,7 +116,7 @@ impl fmt::Debug for Merge {
 impl Merge {
     pub(crate) fn new(root: ReplyRoot, replay_key: ReplayKeyOf) -> Self {
         Self {
-            copies: vec![Copy { root, opened: false }],
+            copies: vec![RequestCopy { root, opened: false }],
             replay_key,
             pieces: Vec::new(),
             streams: Vec::new(),
@@ -145,7 +145,7 @@ impl Merge {
     /// Records that the request was sealed and enqueued again. Replies to that copy use its own
     /// root.
     pub(crate) fn enqueued(&mut self, root: ReplyRoot) {
-        self.copies.push(Copy { root, opened: false });
+        self.copies.push(RequestCopy { root, opened: false });
         self.broken_end = false;
     }
 

@@ -25,8 +25,7 @@ const MAX_WORKERS: usize = 8;
 /// Maximum number of enqueues of a request: the first one and three repeats (rule C6).
 const MAX_ENQUEUES: usize = 1 + 3;
 
-/// Maximum number of hints that the caller of a request receives. A worker only hints that the
-/// request waits, once per try.
+/// Maximum number of hints that the caller of a request receives.
 const MOST_HINTS: usize = 16;
 
 /// Notification for the caller of a request.

@@ -37,8 +37,8 @@ pub enum Event<O> {
     },
     /// No frame arrived for 15 seconds. The request may still be waiting for a worker.
     Waiting,
-    /// An unsealed hint that the request could not be opened. Any publisher on the broker may have
-    /// sent it, so the client keeps waiting for the reply.
+    /// An unsealed hint: a worker refuses the request, or the request waits for a key or a revision.
+    /// Any publisher on the broker may have sent it, so the client keeps waiting for the reply.
     Hint(ErrorCode),
     /// The reply is complete. No event follows.
     Done(Summary),

@@ -198,7 +198,7 @@ impl Router {
             };
             if lost {
                 tracing::warn!(
-                    "the reply queue was lost: what it held may have to be asked for again"
+                    "the reply queue was lost: requests whose replies it held may be enqueued again"
                 );
                 self.pending().values_mut().for_each(|entry| entry.disturb());
             }
@@ -249,7 +249,7 @@ impl Router {
                 .collect();
             for (envelope, message, deadline) in again {
                 let head = &envelope.head;
-                tracing::warn!(request = %head.id, "nobody is heard of any more, asking again");
+                tracing::warn!(request = %head.id, "no worker has sent a frame lately: enqueuing the request again");
                 let router = self.clone();
                 self.runtime.spawn(async move {
                     // A full queue is no reason to give up: the request was already accepted once.
@@ -257,7 +257,7 @@ impl Router {
                         let taken = matches!(answer, Ok(Confirmed::Taken)).then_some(());
                         if taken.is_none() {
                             let id = envelope.head.id;
-                            tracing::warn!(request = %id, ?answer, "nobody took a copy");
+                            tracing::warn!(request = %id, ?answer, "the broker did not accept a copy");
                         }
                         taken
                     };

@@ -67,16 +67,16 @@ impl Sender {
         self.next += pieces.len() as u32;
         self.bytes += text.len() as u64;
         self.chunks += 1;
-        self.sealer.pieces(|out| Pieces::write(out, first, pieces.into_iter())).unwrap()
+        self.sealer.seal_pieces(|out| Pieces::write(out, first, pieces.into_iter())).unwrap()
     }
 
     pub(crate) fn finish(self) -> Vec<u8> {
         let summary = self.summary();
-        self.sealer.finish(&serde_json::to_vec(&summary).unwrap()).unwrap()
+        self.sealer.seal_final_ok(&serde_json::to_vec(&summary).unwrap()).unwrap()
     }
 
     pub(crate) fn moved(self) -> Vec<u8> {
-        self.sealer.moved().unwrap()
+        self.sealer.seal_moved().unwrap()
     }
 
     pub(crate) fn summary(&self) -> Summary {

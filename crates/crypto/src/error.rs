@@ -9,10 +9,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Bytes that are not a frame of this protocol.
-    #[error("not a frame of the protocol: {what}")]
+    /// Frame that the protocol does not allow, here or at all.
+    #[error("the frame is not valid here: {what}")]
     Malformed {
-        /// First field that is invalid.
+        /// Description of the violation, a phrase.
         what: &'static str,
     },
     /// Version, suite, key provider, kind, content type or flags that are not supported.

@@ -14,11 +14,11 @@ const MAGIC: &[u8; 4] = b"NSBE";
 /// for a key or another worker.
 ///
 /// ```
-/// use nsbridge_crypto::{ErrorHint, seal_nothing};
+/// use nsbridge_crypto::ErrorHint;
 /// use nsbridge_protocol::{ErrorCode, RequestId};
 ///
 /// let hint = ErrorHint { request: RequestId::from_bytes([7; 16]), code: ErrorCode::UnknownKey };
-/// assert_eq!(ErrorHint::parse(&seal_nothing(hint)), Some(hint));
+/// assert_eq!(ErrorHint::parse(&hint.encode()), Some(hint));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorHint {
@@ -28,16 +28,16 @@ pub struct ErrorHint {
     pub code: ErrorCode,
 }
 
-/// Encodes the hint. It is neither encrypted nor authenticated.
-pub fn seal_nothing(hint: ErrorHint) -> Vec<u8> {
-    let mut frame = MAGIC.to_vec();
-    frame.extend([VERSION, 0]);
-    frame.extend(hint.code.number().to_be_bytes());
-    frame.extend(hint.request.as_bytes());
-    frame
-}
-
 impl ErrorHint {
+    /// Encodes the hint. It is neither encrypted nor authenticated.
+    pub fn encode(self) -> Vec<u8> {
+        let mut frame = MAGIC.to_vec();
+        frame.extend([VERSION, 0]);
+        frame.extend(self.code.number().to_be_bytes());
+        frame.extend(self.request.as_bytes());
+        frame
+    }
+
     /// Parses the frame; returns `None` if it is not a hint.
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let rest = frame.strip_prefix(MAGIC)?.strip_prefix(&[VERSION, 0])?;
@@ -52,13 +52,13 @@ impl ErrorHint {
 mod tests {
     use nsbridge_protocol::{ErrorCode, RequestId};
 
-    use super::{ErrorHint, seal_nothing};
+    use super::ErrorHint;
 
     #[test]
     fn a_hint_reads_back_and_a_cut_one_does_not() {
         let request = RequestId::from_bytes([9; 16]);
         let hint = ErrorHint { request, code: ErrorCode::WrongKey };
-        let frame = seal_nothing(hint);
+        let frame = hint.encode();
         assert_eq!(frame.len(), 24);
         assert_eq!(ErrorHint::parse(&frame), Some(hint));
         assert_eq!(ErrorHint::parse(&frame[..23]), None);

@@ -55,7 +55,7 @@ pub struct Keyring {
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let mut master = Entry::new("2026-11".parse()?, Key::generate()?, State::Primary);
-/// master.derived = true;
+/// master.is_master = true;
 /// let scope = Scope { model: "tale-7m".parse()?, tenant: "acme".parse()? };
 /// let acme = master.derive(&scope);
 /// assert_eq!(acme.tenants, Some(vec![scope.tenant]));
@@ -73,8 +73,8 @@ pub struct Entry {
     pub models: Option<Vec<ModelName>>,
     /// Tenants that the key serves; `None` means any.
     pub tenants: Option<Vec<Tenant>>,
-    /// True for a master key: tenants hold keys derived from it.
-    pub derived: bool,
+    /// True for a master key: each tenant holds only a key derived from it.
+    pub is_master: bool,
     key: Key,
 }
 
@@ -95,7 +95,8 @@ pub enum State {
 #[non_exhaustive]
 pub enum KeyringError {
     /// File that does not exist.
-    #[error("there is no keyring {0}: make one with `nsbridge keys generate --out {0}`", path.display())]
+    #[error("there is no keyring {0}: a client gets its file from the operator of the workers (`nsbridge keys \
+         derive`), and `nsbridge keys generate --out {0}` makes a new one for workers", path.display())]
     Missing {
         /// Path of the file.
         path: PathBuf,
@@ -117,7 +118,7 @@ pub enum KeyringError {
         mode: u32,
     },
     /// File that belongs to another user.
-    #[error("the keyring {} belongs to user {owner}: it must be this process's own", path.display())]
+    #[error("the keyring {} belongs to user {owner}: it change its owner to the user of this process", path.display())]
     Foreign {
         /// Path of the file.
         path: PathBuf,
@@ -254,19 +255,19 @@ impl KeyProvider for Keyring {
         self.find(&head.key_id, &scope)
     }
 
-    /// Returns true for a derived key and for a key that serves a single tenant.
+    /// Returns true for a key derived from a master, and for a key that serves a single tenant.
     fn proves_tenant(&self, frame: &RequestFrame<'_>) -> bool {
         let entry = self.entries.iter().find(|entry| entry.id == frame.head().key_id);
         let single =
             |tenants: &Option<Vec<Tenant>>| tenants.as_ref().is_some_and(|all| all.len() == 1);
-        entry.is_some_and(|entry| entry.derived || single(&entry.tenants))
+        entry.is_some_and(|entry| entry.is_master || single(&entry.tenants))
     }
 }
 
 impl Entry {
     /// Creates an entry that serves every model and tenant.
     pub fn new(id: KeyId, key: Key, state: State) -> Self {
-        Self { id, state, models: None, tenants: None, derived: false, key }
+        Self { id, state, models: None, tenants: None, is_master: false, key }
     }
 
     /// Returns the check value of the key: eight public bytes in hex that distinguish it from
@@ -286,7 +287,7 @@ impl Entry {
             state: self.state,
             models: Some(vec![scope.model.clone()]),
             tenants: Some(vec![scope.tenant.clone()]),
-            derived: false,
+            is_master: false,
             key: Key::from_bytes(*key),
         }
     }
@@ -297,18 +298,18 @@ impl Entry {
         };
         serves(self.models.as_ref().is_none_or(|models| models.contains(&scope.model)))?;
         serves(self.tenants.as_ref().is_none_or(|tenants| tenants.contains(&scope.tenant)))?;
-        Ok(if self.derived { self.derive(scope).key } else { self.key.clone() })
+        Ok(if self.is_master { self.derive(scope).key } else { self.key.clone() })
     }
 
     fn read(line: Line) -> Result<Self, KeyringError> {
-        let Line { id, state, key, check, models, tenants, derived } = line;
+        let Line { id, state, key, check, models, tenants, derived: is_master } = line;
         let broken = |what: &str| invalid(format!("the key `{id}` {what}"));
         let bytes = STANDARD.decode(key.as_bytes()).map(Zeroizing::new);
         let bytes = bytes.map_err(|_| broken("is not base64"))?;
         let bytes = <[u8; 32]>::try_from(bytes.as_slice())
             .map_err(|_| broken(&format!("has {} bytes, it must have 32", bytes.len())))?;
         let entry =
-            Self { id: id.clone(), state, models, tenants, derived, key: Key::from_bytes(bytes) };
+            Self { id: id.clone(), state, models, tenants, is_master, key: Key::from_bytes(bytes) };
         match check {
             Some(check) if check != entry.check_value() => {
                 Err(broken("does not match its check value: it was cut or pasted wrong"))
@@ -325,7 +326,7 @@ impl Entry {
             check: Some(self.check_value()),
             models: self.models.clone(),
             tenants: self.tenants.clone(),
-            derived: self.derived,
+            derived: self.is_master,
         }
     }
 }

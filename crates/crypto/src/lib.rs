@@ -10,13 +10,13 @@
 //! | request `NSBQ` | [`seal_request`], [`DataKey::seal`] | [`RequestFrame`] |
 //! | reply `NSBR` | [`ReplySealer`] | [`ReplyOpener`] |
 //! | control `NSBC` | [`seal_control`] | [`ControlFrame`] |
-//! | hint `NSBE`, unsealed | [`seal_nothing`] | [`ErrorHint`] |
+//! | hint `NSBE`, unsealed | [`ErrorHint::encode`] | [`ErrorHint::parse`] |
 //!
 //! A [`KeyProvider`] gives the keys: a [`Keyring`] from a file, a [`WatchedKeyring`] that follows its
 //! file, `KmsProvider` with the feature `kms`, or [`ByProvider`], which selects by the request's header.
 //!
-//! A client seals a request and keeps its reply root. A worker opens the request and seals a reply that
-//! only this client can open:
+//! A client seals a request and keeps its reply root. A worker opens the request and seals the reply
+//! under the same root. Whoever can open the request can open its reply:
 //!
 //! ```
 //! use nsbridge_crypto::{Key, Read, ReplyOpener, ReplySealer, RequestFrame, RequestHead, seal_request};
@@ -38,7 +38,7 @@
 //! let request = RequestFrame::parse(&sealed.frame)?.open(&key)?;
 //! assert_eq!(request.content, b"{}");
 //! let (reply, open) = ReplySealer::start(&request.reply_root, head.id, AttemptNo(1), b"hello")?;
-//! let last = reply.finish(b"the end")?;
+//! let last = reply.seal_final_ok(b"the end")?;
 //!
 //! // The client.
 //! let (mut opener, content) = ReplyOpener::accept(&sealed.reply_root, &open)?;
@@ -73,7 +73,7 @@ pub use control::{ControlFrame, seal_control};
 pub use derive::ReplyRoot;
 pub use error::{Error, Result};
 pub use file_stamp::FileStamp;
-pub use hint::{ErrorHint, seal_nothing};
+pub use hint::ErrorHint;
 pub use key::{DataKey, Key, Provider, Salt};
 pub use keyring::{Entry, Keyring, KeyringError, Reread, State, WatchedKeyring};
 #[cfg(feature = "kms")]

@@ -103,7 +103,9 @@ pub enum KeyError {
         id: KeyId,
     },
     /// Key that does not serve this model or tenant.
-    #[error("the key `{id}` does not serve this model and tenant")]
+    #[error(
+        "the key `{id}` does not serve this model and tenant: name the model and the tenant of the keyring"
+    )]
     OutOfScope {
         /// Id of the key.
         id: KeyId,

@@ -10,7 +10,7 @@
 //! Every stream has its own key, derived with a fresh salt. A redelivered request is answered
 //! twice, and two streams under one key and counter would break AES-GCM.
 
-use nsbridge_protocol::{AttemptNo, MAX_FRAME_BYTES, RequestId, StreamId};
+use nsbridge_protocol::{AttemptNo, MAX_PIECE_BYTES, RequestId, StreamId};
 
 use crate::aead::Cipher;
 use crate::layout::{Cursor, SUITE, VERSION};
@@ -27,7 +27,7 @@ const MAX_SEQ: u64 = u32::MAX as u64;
 ///
 /// It leaves 64 KiB beyond the largest piece for a final frame's JSON or the lengths in a piece
 /// list.
-const LIMIT: usize = MAX_FRAME_BYTES + (64 << 10);
+const LIMIT: usize = MAX_PIECE_BYTES + (64 << 10);
 
 /// Kind of a reply frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,8 +117,8 @@ impl ReplyHead {
 ///
 /// let root = seal_request(&Key::generate()?, &head(), b"{}")?.reply_root;
 /// let (mut sealer, open) = ReplySealer::start(&root, head().id, AttemptNo(1), b"{}")?;
-/// let beat = sealer.heartbeat()?;
-/// let last = sealer.moved()?;
+/// let beat = sealer.seal_heartbeat()?;
+/// let last = sealer.seal_moved()?;
 /// let kind = |frame: &[u8]| ReplyHead::parse(frame).map(|head| head.kind);
 /// assert_eq!(kind(&open)?, ReplyKind::Open);
 /// assert_eq!(kind(&beat)?, ReplyKind::Heartbeat);
@@ -177,7 +177,7 @@ impl ReplySealer {
     ///
     /// Returns [`Error::Oversized`] if the content is too large, or [`Error::Exhausted`] if no
     /// sequence number is left.
-    pub fn pieces(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>> {
+    pub fn seal_pieces(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>> {
         self.frame(ReplyKind::Data, &[], ContentType::Pieces, write)
     }
 
@@ -186,7 +186,7 @@ impl ReplySealer {
     /// # Errors
     ///
     /// Returns [`Error::Exhausted`] if no sequence number is left.
-    pub fn heartbeat(&mut self) -> Result<Vec<u8>> {
+    pub fn seal_heartbeat(&mut self) -> Result<Vec<u8>> {
         self.frame(ReplyKind::Heartbeat, &[], ContentType::Plain, |_| ())
     }
 
@@ -196,7 +196,7 @@ impl ReplySealer {
     ///
     /// Returns [`Error::Oversized`] if the content is too large, or [`Error::Exhausted`] if no
     /// sequence number is left.
-    pub fn finish(mut self, content: &[u8]) -> Result<Vec<u8>> {
+    pub fn seal_final_ok(mut self, content: &[u8]) -> Result<Vec<u8>> {
         self.frame(ReplyKind::FinalOk, &[], ContentType::Plain, |out| out.extend(content))
     }
 
@@ -206,7 +206,7 @@ impl ReplySealer {
     ///
     /// Returns [`Error::Oversized`] if the content is too large, or [`Error::Exhausted`] if no
     /// sequence number is left.
-    pub fn fail(mut self, content: &[u8]) -> Result<Vec<u8>> {
+    pub fn seal_final_error(mut self, content: &[u8]) -> Result<Vec<u8>> {
         self.frame(ReplyKind::FinalError, &[], ContentType::Plain, |out| out.extend(content))
     }
 
@@ -215,7 +215,7 @@ impl ReplySealer {
     /// # Errors
     ///
     /// Returns [`Error::Exhausted`] if no sequence number is left.
-    pub fn moved(mut self) -> Result<Vec<u8>> {
+    pub fn seal_moved(mut self) -> Result<Vec<u8>> {
         self.frame(ReplyKind::Moved, &[], ContentType::Plain, |_| ())
     }
 
@@ -272,7 +272,7 @@ impl std::fmt::Debug for ReplySealer {
 ///
 /// let root = seal_request(&Key::generate()?, &head(), b"{}")?.reply_root;
 /// let (mut sealer, open) = ReplySealer::start(&root, head().id, AttemptNo(1), b"{}")?;
-/// let (first, second) = (sealer.heartbeat()?, sealer.heartbeat()?);
+/// let (first, second) = (sealer.seal_heartbeat()?, sealer.seal_heartbeat()?);
 /// let (mut opener, _) = ReplyOpener::accept(&root, &open)?;
 /// assert_eq!(opener.read(&second)?, Read::Gap);
 /// assert!(matches!(opener.read(&first)?, Read::Frame(_)));
@@ -315,7 +315,8 @@ impl std::fmt::Debug for Opened {
 pub enum Read {
     /// Next frame of the stream.
     Frame(Opened),
-    /// Frame that was read before and sent again by the transport.
+    /// Frame whose sequence number was read before. It is not verified: the transport or a forger may
+    /// have sent it.
     Duplicate,
     /// Authentic frame from further ahead. The frames in between are missing and may be sent again.
     Gap,
@@ -333,7 +334,7 @@ impl ReplyOpener {
         let mut fields = Cursor::after_magic(frame, MAGIC)?;
         let head = ReplyHead::read(&mut fields)?;
         if head.kind != ReplyKind::Open || head.seq != 0 {
-            return Err(Error::Malformed { what: "a stream starts with an open" });
+            return Err(Error::Malformed { what: "the first frame of a stream must be an open" });
         }
         let salt = Salt(fields.take("attempt salt")?);
         let attempt = u32::from_be_bytes(fields.take("attempt number")?);
@@ -355,7 +356,7 @@ impl ReplyOpener {
     }
 
     /// Returns the sequence number of the next frame to read.
-    pub fn next(&self) -> u64 {
+    pub fn next_seq(&self) -> u64 {
         self.next
     }
 
@@ -364,7 +365,8 @@ impl ReplyOpener {
         self.attempt
     }
 
-    /// Opens the next frame.
+    /// Opens a frame, if it is the next one of the stream. A frame with an earlier sequence number is
+    /// not verified.
     ///
     /// # Errors
     ///
@@ -375,16 +377,16 @@ impl ReplyOpener {
     pub fn read(&mut self, frame: &[u8]) -> Result<Read> {
         let head = ReplyHead::parse(frame)?;
         if head.request != self.request || head.stream != self.stream {
-            return Err(Error::Malformed { what: "the frame is of another stream" });
+            return Err(Error::Malformed { what: "it belongs to another stream" });
         }
         if head.seq < self.next {
             return Ok(Read::Duplicate);
         }
         if self.over {
-            return Err(Error::Malformed { what: "nothing follows the last frame" });
+            return Err(Error::Malformed { what: "it comes after the last frame" });
         }
         if head.kind == ReplyKind::Open {
-            return Err(Error::Malformed { what: "a stream opens once" });
+            return Err(Error::Malformed { what: "it is a second open" });
         }
         let (content_type, content) = pad::strip(self.cipher.open(head.seq, HEADER, frame)?)?;
         if head.seq > self.next {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nsbridge_protocol::{MAX_FRAME_BYTES, MAX_TRANSCRIPT_BYTES, Pieces};
+use nsbridge_protocol::{MAX_PIECE_BYTES, MAX_TRANSCRIPT_BYTES, Pieces};
 use tokio::sync::Notify;
 
 /// Maximum number of unsent bytes before a handler is held back.
@@ -26,7 +26,7 @@ pub enum Stop {
     /// Another attempt continues, here or in another worker: the worker must exit, or the request is a
     /// bulk request and an interactive one needs its slot.
     HandOff,
-    /// A piece exceeds the maximum frame size, or the reply exceeds the maximum reply size.
+    /// A piece exceeds the maximum piece size, or the reply exceeds the maximum reply size.
     TooLarge,
 }
 
@@ -34,10 +34,10 @@ impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ClientGone => "the client is gone",
-            Self::Cancelled => "the client cancelled",
-            Self::Deadline => "the finish-by time has come",
+            Self::Cancelled => "the client canceled the request",
+            Self::Deadline => "the deadline of the request has passed",
             Self::HandOff => "the worker hands the job over",
-            Self::TooLarge => "the reply is larger than a stream may hold",
+            Self::TooLarge => "a piece is larger than 64 KiB, or the reply is larger than 8 MiB",
         })
     }
 }
@@ -114,7 +114,7 @@ impl State {
             Admission::Stopped(stop)
         } else if self.closed {
             Admission::Closed
-        } else if piece.len() > MAX_FRAME_BYTES
+        } else if piece.len() > MAX_PIECE_BYTES
             || self.encoded.len() + piece.len() > MAX_TRANSCRIPT_BYTES
         {
             Admission::Stopped(Stop::TooLarge)
@@ -280,8 +280,9 @@ impl Reader {
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 
-    /// Waits until at least `bytes` bytes are buffered from piece `index` on.
-    pub async fn holds(&self, index: usize, bytes: usize) {
+    /// Waits until the pieces from `index` on take at least `bytes` bytes in their encoded form, which
+    /// has 4 bytes for the length of each piece.
+    pub async fn wait_for_bytes(&self, index: usize, bytes: usize) {
         loop {
             let readable = self.0.readable.notified();
             tokio::pin!(readable);

@@ -78,7 +78,7 @@ pub const MAX_REQUEST_BYTES: usize = 8 << 20;
 /// Maximum size of one piece of a reply, in bytes.
 ///
 /// A data frame holds one piece of this size, or several smaller ones.
-pub const MAX_FRAME_BYTES: usize = 64 << 10;
+pub const MAX_PIECE_BYTES: usize = 64 << 10;
 
 /// Maximum total size of the pieces of a reply, in bytes.
 ///

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::{
-    MAX_FRAME_BYTES, MAX_REQUEST_BYTES, MAX_TRANSCRIPT_BYTES, ModelName, Priority, Revision,
+    MAX_PIECE_BYTES, MAX_REQUEST_BYTES, MAX_TRANSCRIPT_BYTES, ModelName, Priority, Revision,
 };
 
 /// Direct exchange for control frames; the routing key is a model or a worker's control queue.
@@ -78,7 +78,7 @@ pub const CONTROL_BODY: usize = MAX_TRANSCRIPT_BYTES + (72 << 10);
 /// Maximum size of a message body in a reply queue, in bytes.
 ///
 /// The largest one is the frame of one piece with its log-probabilities.
-pub const REPLY_BODY: usize = MAX_FRAME_BYTES + (72 << 10);
+pub const REPLY_BODY: usize = MAX_PIECE_BYTES + (72 << 10);
 
 /// Maximum size of any message body, in bytes. The broker's `max_message_size` must allow it.
 pub const LARGEST_BODY: usize = CONTROL_BODY;

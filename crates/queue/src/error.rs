@@ -43,7 +43,7 @@ pub enum Error {
         reason: String,
     },
     /// Address of the broker that cannot be parsed.
-    #[error("`{address}` is not the address of a broker: use amqp://user:password@host:5672/%2f")]
+    #[error("`{address}` is not the address of a broker: use amqps://user:password@host/%2f")]
     Address {
         /// Address, with everything removed that may be a password.
         address: String,

@@ -61,6 +61,7 @@ struct Inner {
     preemptions: Counter,
     key_pauses: Counter,
     keyring_reloads: By<Counter>,
+    keyring_refused: Gauge,
     reconnects: By<Counter>,
     blocked: Gauge,
     confirm_latency: Histogram,
@@ -257,6 +258,7 @@ impl Metrics {
     /// Counts a change of the keyring's file that was taken, or refused.
     pub(crate) fn keyring_reloaded(&self, taken: bool) {
         self.0.keyring_reloads.of(RELOADS[usize::from(taken)]).inc();
+        self.0.keyring_refused.set(i64::from(!taken));
     }
 
     /// Counts a connection that was opened again.
@@ -373,6 +375,7 @@ impl Inner {
             keyring_reloads: {
                 ours.by(&names::KEYRING_RELOADS, "result", RELOADS, Counter::default)
             },
+            keyring_refused: ours.put(&names::KEYRING_REFUSED, &Gauge::default()),
             reconnects: {
                 let sides = [Side::Consume, Side::Publish].map(Side::as_str);
                 ours.by(&names::RECONNECTS, "connection", sides, Counter::default)

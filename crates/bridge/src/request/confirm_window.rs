@@ -99,18 +99,18 @@ impl ConfirmWindow {
     ///
     /// Cancel safe. Pending while nothing is in flight. An error is permanent, because a confirm
     /// that has completed cannot be polled again.
-    pub(crate) async fn settle(&mut self) -> Result<()> {
+    pub(crate) async fn read_confirms(&mut self) -> Result<()> {
         if let Some(reason) = &self.lost {
             return Err(Error::Lost { reason: reason.clone() });
         }
-        let settled = self.settle_some().await;
-        if let Err(error) = &settled {
+        let read = self.read_some().await;
+        if let Err(error) = &read {
             self.lost = Some(error.to_string());
         }
-        settled
+        read
     }
 
-    async fn settle_some(&mut self) -> Result<()> {
+    async fn read_some(&mut self) -> Result<()> {
         if self.resend.is_some() {
             return self.send_again().await;
         }
@@ -129,7 +129,7 @@ impl ConfirmWindow {
     /// Waits until every frame is confirmed.
     pub(crate) async fn flush(&mut self) -> Result<()> {
         while !self.frames.is_empty() {
-            self.settle().await?;
+            self.read_confirms().await?;
         }
         Ok(())
     }

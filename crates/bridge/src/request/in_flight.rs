@@ -55,7 +55,8 @@ pub(crate) struct OwnedDelivery {
 }
 
 impl OwnedDelivery {
-    pub(crate) fn is_ours(&self) -> bool {
+    /// Returns true while the channel of the delivery is open, so that it can be settled.
+    pub(crate) fn is_held(&self) -> bool {
         !self.gone.is_cancelled()
     }
 }
@@ -105,8 +106,8 @@ struct Run {
 }
 
 impl Run {
-    fn is_owned(&self) -> bool {
-        self.deliveries.iter().any(OwnedDelivery::is_ours)
+    fn is_held(&self) -> bool {
+        self.deliveries.iter().any(OwnedDelivery::is_held)
     }
 }
 
@@ -143,7 +144,7 @@ impl InFlight {
         if let Some(run) = state.running.get_mut(job) {
             return match run {
                 run if run.retiring => Registration::Retiring(owned, run.left.clone()),
-                run if run.is_owned() && !owned.delivery.redelivered => {
+                run if run.is_held() && !owned.delivery.redelivered => {
                     Registration::Duplicate(owned)
                 }
                 run => {
@@ -188,7 +189,7 @@ impl InFlight {
     /// Notifies one orphan that its slot is needed.
     pub(crate) fn evict(&self) {
         let state = self.0.lock();
-        let orphan = |run: &&Run| !run.retiring && !run.is_owned() && !run.evicted.is_cancelled();
+        let orphan = |run: &&Run| !run.retiring && !run.is_held() && !run.evicted.is_cancelled();
         if let Some(orphan) = state.running.values().find(orphan) {
             orphan.evicted.cancel();
         }
@@ -246,31 +247,31 @@ impl Running<'_> {
         self.attempt.clone()
     }
 
-    /// Returns true if a delivery of the job is ours.
-    pub(crate) fn is_owned(&self) -> bool {
-        self.in_flight.0.lock().running.get(&self.job).is_some_and(Run::is_owned)
+    /// Returns true if a delivery of the job is held.
+    pub(crate) fn is_held(&self) -> bool {
+        self.in_flight.0.lock().running.get(&self.job).is_some_and(Run::is_held)
     }
 
-    /// Waits until no delivery of the job is ours.
+    /// Waits until no delivery of the job is held.
     pub(crate) async fn orphaned(&self) {
         loop {
             let owned = {
                 let state = self.in_flight.0.lock();
                 let deliveries = state.running.get(&self.job).map(|run| run.deliveries.iter());
-                let mut ours = deliveries.into_iter().flatten().filter(|owned| owned.is_ours());
-                ours.next().map(|owned| owned.gone.clone())
+                let mut held = deliveries.into_iter().flatten().filter(|owned| owned.is_held());
+                held.next().map(|owned| owned.gone.clone())
             };
             let Some(gone) = owned else { return };
             gone.cancelled().await;
         }
     }
 
-    /// Waits until a delivery of the job is ours again.
+    /// Waits until a delivery of the job is held again.
     pub(crate) async fn adopted(&self) {
         let mut told = self.attempt.clone();
         loop {
             told.mark_unchanged();
-            if self.is_owned() {
+            if self.is_held() {
                 return;
             }
             // The sender lives as long as this registration.
@@ -286,12 +287,12 @@ impl Running<'_> {
         }
     }
 
-    /// Ends adoption, unless the run has a delivery that is ours. Returns true if adoption has
+    /// Ends adoption, unless the run holds a delivery. Returns true if adoption has
     /// ended.
     pub(crate) fn retire(&self) -> bool {
         let mut state = self.in_flight.0.lock();
         let Some(run) = state.running.get_mut(&self.job) else { return true };
-        run.retiring = !run.is_owned();
+        run.retiring = !run.is_held();
         run.retiring
     }
 

@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::observability::metrics::OrphanEnd;
 use crate::request::admission::{self, AdmittedRequest, NotAdmitted};
-use crate::request::attempt::{ReplyContext, Undeliverable};
 use crate::request::context::WorkerContext;
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::{Disposition, WorkerAction};
 use crate::request::in_flight::{JobIdentity, OwnedDelivery, Registration, Running, SealedControl};
 use crate::request::reply_sender::{ControlMessage, ReplySender, ResumeDecision};
+use crate::request::reply_stream::{ReplyContext, Undeliverable};
 use crate::request::run_record::RunRecord;
 use crate::request::runner::CallEnd;
 use crate::request::settlement::{Settlement, defer, finish, refuse, renew, settle};
@@ -98,7 +98,7 @@ async fn register<'a>(
             Registration::New(running, controls) => return Some((running, controls)),
             Registration::Duplicate(copy) | Registration::Done(copy) => {
                 let id = request.job_key.id;
-                tracing::info!(request = %id, "a copy of what runs here, or is done, was taken off");
+                tracing::info!(request = %id, "a duplicate delivery was acked: its job runs here or has ended");
                 settle(copy, Settlement::Ack, request, trace).await;
                 return None;
             }

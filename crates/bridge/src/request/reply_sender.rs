@@ -1,5 +1,5 @@
 //! Sending of one job's reply while it is computed, over one protocol stream after another. Decides
-//! when a frame is due; [`Attempt`] seals and publishes it.
+//! when a frame is due; [`ReplyStream`] seals and publishes it.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ReplyConfig;
-use crate::request::attempt::{Attempt, Broken, ReplyContext, Start, Undeliverable};
 use crate::request::disposition::Disposition;
 use crate::request::in_flight::SealedControl;
+use crate::request::reply_stream::{Broken, ReplyContext, ReplyStream, StartAt, Undeliverable};
 use crate::request::runner::CallEnd;
 
 /// Number of broker round trips that are added to the wait for a `resume`. The open frame and the
@@ -32,7 +32,7 @@ pub(crate) struct ReplySender<'a> {
     context: &'a ReplyContext<'a>,
     /// Attempt number of the job's latest delivery.
     number: watch::Receiver<AttemptNo>,
-    attempt: Attempt<'a>,
+    stream: ReplyStream<'a>,
     /// Number of pieces that the client had when the run began, as far as it answered.
     known: usize,
     /// Time at which pieces were last sent.
@@ -47,12 +47,12 @@ impl<'a> ReplySender<'a> {
         context: &'a ReplyContext<'a>,
         mut number: watch::Receiver<AttemptNo>,
     ) -> Result<Self, Undeliverable> {
-        let first = *number.borrow_and_update();
-        let attempt = Attempt::open(context, first, Start::Resumed).await?;
+        let latest = *number.borrow_and_update();
+        let stream = ReplyStream::open(context, latest, StartAt::FirstNew).await?;
         // The first piece is sent without a delay.
         let now = Instant::now();
         let last_sent = now.checked_sub(context.config.coalesce()).unwrap_or(now);
-        Ok(Self { context, number, attempt, known: 0, last_sent, last_frame: now })
+        Ok(Self { context, number, stream, known: 0, last_sent, last_frame: now })
     }
 
     /// Waits for the pieces that the client of a redelivered job of this age already has (rule R7).
@@ -68,14 +68,14 @@ impl<'a> ReplySender<'a> {
         let opened = Instant::now();
         let most = Duration::from_millis(self.context.config.resume_wait_ms);
         let confirmed = async {
-            while let Err(error) = self.attempt.window.flush().await {
+            while let Err(error) = self.stream.window.flush().await {
                 // No client can answer on a lost channel. Another stream is opened, as it is later
                 // on.
                 let request = self.context.request;
                 tracing::warn!(%request, %error, "a reply's channel is gone, opening another stream");
                 let number = *self.number.borrow_and_update();
-                match Attempt::open(self.context, number, Start::Resumed).await {
-                    Ok(attempt) => self.attempt = attempt,
+                match ReplyStream::open(self.context, number, StartAt::FirstNew).await {
+                    Ok(stream) => self.stream = stream,
                     // The next send reports this error.
                     Err(_) => return false,
                 }
@@ -140,37 +140,37 @@ impl<'a> ReplySender<'a> {
         ended: &CancellationToken,
     ) -> Result<(), Undeliverable> {
         loop {
-            self.attempt.skip_resumed(reader);
-            self.context.trace.sent(self.attempt.position, reader.resumed());
-            if self.attempt.position > self.known {
+            self.stream.skip_resumed(reader);
+            self.context.trace.sent(self.stream.position, reader.resumed());
+            if self.stream.position > self.known {
                 self.context.claim.progress();
             }
             let over = ended.is_cancelled();
             if over && self.nothing_left(reader) {
                 return Ok(());
             }
-            let room = self.attempt.has_room();
-            let position = self.attempt.position;
+            let room = self.stream.has_room();
+            let position = self.stream.position;
             let sent = tokio::select! {
                 () = ended.cancelled(), if !over => Ok(()),
                 Ok(()) = self.number.changed() => {
                     self.open_again().await?;
                     Ok(())
                 }
-                settled = self.attempt.window.settle() => {
-                    if self.attempt.window.receiver_gone() {
+                confirmed = self.stream.window.read_confirms() => {
+                    if self.stream.window.receiver_gone() {
                         reader.stop(Stop::ClientGone);
                     }
-                    settled.map_err(Broken::Lost)
+                    confirmed.map_err(Broken::Lost)
                 }
-                () = ripe(self.context.config, position, self.last_sent, reader, !over), if room => {
+                () = frame_due(self.context.config, position, self.last_sent, reader, !over), if room => {
                     self.last_sent = Instant::now();
                     self.last_frame = self.last_sent;
-                    self.attempt.send_pieces(reader).await
+                    self.stream.send_pieces(reader).await
                 }
                 () = sleep_until(self.last_frame + self.context.timing.heartbeat), if room => {
                     self.last_frame = Instant::now();
-                    self.attempt.send_heartbeat().await
+                    self.stream.send_heartbeat().await
                 }
             };
             if lost(self.context, sent)? {
@@ -186,29 +186,29 @@ impl<'a> ReplySender<'a> {
         reader: &Reader,
         disposition: &Disposition,
     ) -> Result<(), Undeliverable> {
-        let Self { context, number, mut attempt, .. } = self;
+        let Self { context, number, mut stream, .. } = self;
         loop {
             let ended = tokio::select! {
-                ended = attempt.end(reader, disposition) => ended,
+                ended = stream.end(reader, disposition) => ended,
                 () = context.overdue.cancelled() => return Err(Undeliverable::Overdue),
             };
             if !lost(context, ended)? {
                 return Ok(());
             }
             let number = *number.borrow();
-            attempt = Attempt::open(context, number, Start::First).await?;
+            stream = ReplyStream::open(context, number, StartAt::PieceZero).await?;
         }
     }
 
     fn nothing_left(&self, reader: &Reader) -> bool {
-        reader.stopped() == Some(Stop::ClientGone) || reader.len() == self.attempt.position
+        reader.stopped() == Some(Stop::ClientGone) || reader.len() == self.stream.position
     }
 
     /// Opens another stream, which sends the whole transcript under its own key. Needed after the
     /// loss of a channel (rule A5) and when another delivery adopted the job (rule R6).
     async fn open_again(&mut self) -> Result<(), Undeliverable> {
         let number = *self.number.borrow_and_update();
-        self.attempt = Attempt::open(self.context, number, Start::First).await?;
+        self.stream = ReplyStream::open(self.context, number, StartAt::PieceZero).await?;
         self.last_frame = Instant::now();
         Ok(())
     }
@@ -263,7 +263,7 @@ impl ReplyContext<'_> {
         }
     }
 
-    /// Opens a control frame; `None` if it was not made by the request's client.
+    /// Opens a control frame; `None` if it was not sealed under the job's reply root.
     pub(crate) fn open_control(&self, sealed: &SealedControl) -> Option<ControlMessage> {
         let control = ControlFrame::parse(&sealed.frame).ok()?;
         if control.request != self.request {
@@ -300,22 +300,23 @@ fn resume_wait(round_trip: Duration, age: Duration, least: Duration, most: Durat
     distance.max(age / PART_OF_AGE).min(most)
 }
 
-/// Waits until a frame is worth sending: enough bytes, or enough time since the last one.
-async fn ripe(
+/// Waits until a data frame is due: enough bytes, or enough time since the last one. When the call
+/// is no longer `running`, it is due with its first piece.
+async fn frame_due(
     config: &ReplyConfig,
     position: usize,
     last_sent: Instant,
     reader: &Reader,
     running: bool,
 ) {
-    reader.holds(position, 1).await;
+    reader.wait_for_bytes(position, 1).await;
     let due = last_sent + config.coalesce();
     // Skipped if the time has come: a timer rounds up to its next tick, which would delay a first
     // piece.
     if running && Instant::now() < due {
         tokio::select! {
             biased;
-            () = reader.holds(position, config.coalesce_bytes) => {}
+            () = reader.wait_for_bytes(position, config.coalesce_bytes) => {}
             () = sleep_until(due) => {}
         }
     }

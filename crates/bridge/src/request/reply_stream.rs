@@ -1,4 +1,4 @@
-//! One protocol stream of a reply: seals frames under one key and publishes them in order on one
+//! Protocol stream of a reply: seals frames under one key and publishes them in order on one
 //! channel.
 
 use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
@@ -27,15 +27,18 @@ pub(crate) struct ReplyContext<'a> {
     pub(crate) config: &'a ReplyConfig,
     pub(crate) reply_to: &'a str,
     pub(crate) control_queue: &'a Mutex<String>,
+    /// Name of the worker, for the open frame.
     pub(crate) worker: &'a str,
     pub(crate) revision: Option<&'a Revision>,
+    /// Root of the keys of all streams and control frames of the job.
     pub(crate) root: &'a ReplyRoot,
     pub(crate) request: RequestId,
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) trace: &'a DeliveryTrace,
+    /// Claim on the slot. Progress of the reply ends its protection from preemption (rule R13).
     pub(crate) claim: &'a Claim,
     pub(crate) timing: &'a Timing,
-    /// Canceled when the reply is not waited for any longer.
+    /// Canceled when the time in which the reply may be sent has passed.
     pub(crate) overdue: CancellationToken,
 }
 
@@ -77,7 +80,7 @@ pub(crate) enum Undeliverable {
 }
 
 /// Open stream. It lives on one channel and ends with it (rule A5).
-pub(crate) struct Attempt<'a> {
+pub(crate) struct ReplyStream<'a> {
     context: &'a ReplyContext<'a>,
     sealer: ReplySealer,
     pub(crate) window: ConfirmWindow,
@@ -85,25 +88,25 @@ pub(crate) struct Attempt<'a> {
     pub(crate) position: usize,
     /// Number of data frames sent; `chunks` on the wire.
     data_frames: u64,
-    start: Start,
+    start: StartAt,
 }
 
 /// Starting point of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Start {
-    /// After the pieces that the client handed over, if the handler takes them. For the first
+pub(crate) enum StartAt {
+    /// First piece after those that the client handed over, if the handler takes them. For the first
     /// stream of a run.
-    Resumed,
-    /// At the first piece. For a stream that takes over from another stream of the same run.
-    First,
+    FirstNew,
+    /// First piece of the reply. For a stream that takes over from another stream of the same run.
+    PieceZero,
 }
 
-impl<'a> Attempt<'a> {
+impl<'a> ReplyStream<'a> {
     /// Opens a stream under a fresh key. Retries until the broker takes it or the reply is overdue.
     pub(crate) async fn open(
         context: &'a ReplyContext<'a>,
         number: AttemptNo,
-        start: Start,
+        start: StartAt,
     ) -> Result<Self, Undeliverable> {
         loop {
             let opened = tokio::select! {
@@ -111,7 +114,7 @@ impl<'a> Attempt<'a> {
                 () = context.overdue.cancelled() => return Err(Undeliverable::Overdue),
             };
             match opened {
-                Ok(attempt) => return Ok(attempt),
+                Ok(stream) => return Ok(stream),
                 Err(Broken::Seal(error)) => return Err(Undeliverable::Seal(error)),
                 Err(Broken::Lost(error)) => {
                     tracing::warn!(request = %context.request, %error, "could not open a reply");
@@ -124,7 +127,7 @@ impl<'a> Attempt<'a> {
     async fn try_open(
         context: &'a ReplyContext<'a>,
         number: AttemptNo,
-        start: Start,
+        start: StartAt,
     ) -> Result<Self, Broken> {
         let publisher = context.pool.take().await?;
         let open = json(&Open {
@@ -137,7 +140,7 @@ impl<'a> Attempt<'a> {
         let (key, metrics) = (context.reply_to.to_owned(), context.trace.metrics().clone());
         let mut window =
             ConfirmWindow::new(publisher, REPLY_EXCHANGE, key, metrics, context.timing);
-        let mut message = message(context.request, frame, true);
+        let mut message = persistent(context.request, frame);
         message.properties.reply_to = Some(context.control_queue());
         context.trace.sign(&mut message.properties);
         window.push(message).await?;
@@ -153,7 +156,7 @@ impl<'a> Attempt<'a> {
     /// Skips the pieces that the client had before this run. A handler takes them over before its
     /// first piece, so nothing was sent yet.
     pub(crate) fn skip_resumed(&mut self, reader: &Reader) {
-        if self.start == Start::Resumed && self.data_frames == 0 {
+        if self.start == StartAt::FirstNew && self.data_frames == 0 {
             self.position = self.position.max(reader.resumed());
         }
     }
@@ -166,13 +169,13 @@ impl<'a> Attempt<'a> {
         }
         let most = self.context.config.coalesce_bytes;
         let (first, mut count) = (self.position, 0);
-        let frame = self.sealer.pieces(|content| {
+        let frame = self.sealer.seal_pieces(|content| {
             // Writes only the index of the first piece. `Reader::read` then copies the pieces in
             // their encoded form, so they are not decoded and encoded again.
             Pieces::write(content, first as u32, std::iter::empty());
             count = reader.read(first, most, content);
         })?;
-        self.window.push(message(self.context.request, frame, false)).await?;
+        self.window.push(transient(self.context.request, frame)).await?;
         self.position += count;
         self.data_frames += 1;
         reader.sent(self.position);
@@ -181,8 +184,8 @@ impl<'a> Attempt<'a> {
 
     /// Sends a heartbeat.
     pub(crate) async fn send_heartbeat(&mut self) -> Result<(), Broken> {
-        let frame = self.sealer.heartbeat()?;
-        self.window.push(message(self.context.request, frame, false)).await?;
+        let frame = self.sealer.seal_heartbeat()?;
+        self.window.push(transient(self.context.request, frame)).await?;
         self.context.trace.metrics().heartbeat_sent();
         Ok(())
     }
@@ -199,36 +202,42 @@ impl<'a> Attempt<'a> {
             while self.position < reader.len() {
                 self.send_pieces(reader).await?;
                 if !self.has_room() {
-                    self.window.settle().await?;
+                    self.window.read_confirms().await?;
                 }
             }
         }
         let Self { context, sealer, mut window, data_frames, .. } = self;
         let frame = match disposition {
-            Disposition::Completed(finish) => sealer.finish(&json(&Summary {
+            Disposition::Completed(finish) => sealer.seal_final_ok(&json(&Summary {
                 chunks: data_frames,
                 bytes: reader.bytes(),
                 pieces: reader.len() as u64,
                 finish_reason: finish.reason,
                 usage: finish.usage,
             }))?,
-            Disposition::Failed(failure) => {
-                sealer.fail(&json(&Failure { chunks: data_frames, ..failure.clone() }))?
-            }
+            Disposition::Failed(failure) => sealer
+                .seal_final_error(&json(&Failure { chunks: data_frames, ..failure.clone() }))?,
             // Another attempt follows, here or in another worker.
-            _ => sealer.moved()?,
+            _ => sealer.seal_moved()?,
         };
-        window.push(message(context.request, frame, true)).await?;
+        window.push(persistent(context.request, frame)).await?;
         window.flush().await?;
         context.pool.give_back(window.into_publisher());
         Ok(())
     }
 }
 
-fn message(request: RequestId, frame: Vec<u8>, persistent: bool) -> Message {
+/// Creates a message that survives a restart of the broker.
+fn persistent(request: RequestId, frame: Vec<u8>) -> Message {
+    let mut message = transient(request, frame);
+    message.properties.persistent = true;
+    message
+}
+
+fn transient(request: RequestId, frame: Vec<u8>) -> Message {
     let mut message = Message::new(frame);
     message.properties.correlation_id = Some(request.to_string());
-    message.properties.persistent = persistent;
+    message.properties.persistent = false;
     message
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use nsbridge_crypto::{ErrorHint, ReplySealer, RequestFrame, seal_nothing};
+use nsbridge_crypto::{ErrorHint, ReplySealer, RequestFrame};
 use nsbridge_protocol::topology::{
     CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS, RetryTier, dead_queue, header, request_queue,
     retry_queue, revision_key,
@@ -245,11 +245,11 @@ fn sealed_refusal(
     let (sealer, first) = ReplySealer::start(root, reply.request, reply.attempt, &open).ok()?;
     let failure = Failure::new(rejection.code, rejection.message.clone());
     let failure = serde_json::to_vec(&failure).ok()?;
-    Some(vec![first, sealer.fail(&failure).ok()?])
+    Some(vec![first, sealer.seal_final_error(&failure).ok()?])
 }
 
 fn hint(rejection: &Rejection, reply: &ReplyTo) -> Vec<u8> {
-    seal_nothing(ErrorHint { request: reply.request, code: rejection.code })
+    ErrorHint { request: reply.request, code: rejection.code }.encode()
 }
 
 fn copy(message: &Message) -> Message {

@@ -53,7 +53,7 @@ pub(crate) async fn finish(
     request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) -> Option<Outcome> {
-    let ours: Vec<OwnedDelivery> = deliveries.into_iter().filter(OwnedDelivery::is_ours).collect();
+    let ours: Vec<OwnedDelivery> = deliveries.into_iter().filter(OwnedDelivery::is_held).collect();
     let Some(first) = ours.first() else {
         tracing::info!(request = %request.job_key.id, "a job ended without a delivery to settle");
         return None;

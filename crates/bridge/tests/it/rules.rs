@@ -28,11 +28,11 @@ stories! {
 
 /// A client with a key for many tenants is one account, whatever tenant it claims.
 async fn l11_work_is_charged_to_whoever_the_key_proves(broker: Arc<dyn Broker>) {
-    for derived in [false, true] {
+    for is_master in [false, true] {
         let mut setup = Setup::new().unwrap();
         let mut entry =
             Entry::new("test".parse().unwrap(), Key::generate().unwrap(), State::Primary);
-        entry.derived = derived;
+        entry.is_master = is_master;
         setup.keys = Arc::new(Keyring::of(vec![entry]).unwrap());
         let _worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
         let client = setup.client(broker.clone()).await.unwrap();
@@ -45,7 +45,7 @@ async fn l11_work_is_charged_to_whoever_the_key_proves(broker: Arc<dyn Broker>) 
                 said.push(reply.collect().await.unwrap().0.concat());
             }
         }
-        assert_eq!(said[0] == said[1], !derived, "{said:?}");
+        assert_eq!(said[0] == said[1], !is_master, "{said:?}");
         assert_ne!(said[2], said[3], "what was computed is shared with no other tenant");
     }
 }

@@ -16,7 +16,7 @@ fn a_generated_keyring_is_private_and_never_overwritten() {
     let before = fs::read(&path).unwrap();
     let (again, _, err) = output(&["keys", "generate", "--out", &path]);
     assert_eq!(again.status.code(), Some(1));
-    assert!(err.contains("cannot create"), "{err}");
+    assert!(err.contains("exists: name another file"), "{err}");
     assert_eq!(fs::read(&path).unwrap(), before);
 }
 

@@ -115,7 +115,7 @@ impl Stream {
 
     /// Returns the next frame in order if it arrived early.
     pub(super) fn turn(&mut self) -> Option<Opened> {
-        let frame = self.ahead.remove(&self.opener.next())?;
+        let frame = self.ahead.remove(&self.opener.next_seq())?;
         match self.opener.read(&frame) {
             Ok(Read::Frame(opened)) => Some(opened),
             Ok(Read::Gap | Read::Duplicate) | Err(_) => None,

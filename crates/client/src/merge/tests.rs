@@ -320,7 +320,7 @@ fn c5_a_final_whose_counts_do_not_agree_ends_nothing() {
         merge.accept(&one.send("hello"));
         let mut summary = one.summary();
         *[&mut summary.chunks, &mut summary.pieces, &mut summary.bytes][wrong] += 1;
-        let end = one.sealer.finish(&serde_json::to_vec(&summary).unwrap()).unwrap();
+        let end = one.sealer.seal_final_ok(&serde_json::to_vec(&summary).unwrap()).unwrap();
         assert_eq!(merge.accept(&end), []);
     }
 }
@@ -379,7 +379,7 @@ fn a_workers_failure_is_passed_on() {
     let (mut merge, one) = (merge(&root), Sender::new(&root, 1, 0));
     merge.accept(&one.open);
     let failure = Failure { code: ErrorCode::BadInput, message: "no".into(), chunks: 0 };
-    let end = one.sealer.fail(&serde_json::to_vec(&failure).unwrap()).unwrap();
+    let end = one.sealer.seal_final_error(&serde_json::to_vec(&failure).unwrap()).unwrap();
     assert_eq!(merge.accept(&end), [Step::Failed(failure)]);
 }
 
@@ -389,7 +389,7 @@ fn replay_keys_of_text_pieces_forgive_log_probabilities() {
     let mut merge = Merge::new(root.clone(), nsbridge_protocol::TextPiece::replay_key);
     let [mut one, mut two] = [1, 2].map(|n| Sender::new(&root, n, 0).sealer_with_open(&mut merge));
     let mut send = |sender: &mut ReplySealer, json: &str| {
-        let frame = sender.pieces(|out| Pieces::write(out, 0, [json.as_bytes()].into_iter()));
+        let frame = sender.seal_pieces(|out| Pieces::write(out, 0, [json.as_bytes()].into_iter()));
         merge.accept(&frame.unwrap())
     };
     assert_eq!(send(&mut one, r#"{"token":1,"text":"a","logprob":-1.0}"#).len(), 1);

@@ -375,7 +375,7 @@ async fn c6_a_broken_end_is_asked_about_again_until_something_is_heard() {
     asked.pending.accept(&worker.open.clone(), Some("w"), None);
     let mut summary = worker.summary();
     summary.chunks += 1;
-    let end = worker.sealer.finish(&serde_json::to_vec(&summary).unwrap()).unwrap();
+    let end = worker.sealer.seal_final_ok(&serde_json::to_vec(&summary).unwrap()).unwrap();
     asked.pending.accept(&end, None, None);
     let mut copies = Vec::new();
     for pause in [6, 12] {

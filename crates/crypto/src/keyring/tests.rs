@@ -46,7 +46,7 @@ fn futures_block<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn a_keyring_survives_its_file() {
     let mut derived = entry("b", State::Decrypt);
-    derived.derived = true;
+    derived.is_master = true;
     derived.models = Some(vec!["m".parse().unwrap()]);
     let ring = Keyring::of(vec![entry("a", State::Primary), derived]).unwrap();
     let again = Keyring::from_json(&ring.to_json()).unwrap();
@@ -126,7 +126,7 @@ fn scope_state_and_name_of_a_key_are_enforced() {
 #[test]
 fn a_tenants_derived_key_opens_at_the_master_and_serves_nobody_else() {
     let mut master = entry("a", State::Primary);
-    master.derived = true;
+    master.is_master = true;
     let worker = Keyring::of(vec![master.clone()]).unwrap();
     let acme = Keyring::of(vec![master.derive(&scope("m", "acme"))]).unwrap();
     assert_eq!(open_with(&worker, &acme, &scope("m", "acme")), Ok(()));

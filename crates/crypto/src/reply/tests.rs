@@ -50,9 +50,9 @@ const ID: [u8; 16] = [7; 16];
 fn stream(root: &ReplyRoot, id: [u8; 16]) -> Vec<Vec<u8>> {
     let id = RequestId::from_bytes(id);
     let (mut sealer, open) = ReplySealer::start(root, id, AttemptNo(1), b"{}").unwrap();
-    let one = sealer.pieces(|out| out.extend(b"one")).unwrap();
-    let two = sealer.pieces(|out| out.extend(b"two")).unwrap();
-    vec![open, one, two, sealer.finish(b"{}").unwrap()]
+    let one = sealer.seal_pieces(|out| out.extend(b"one")).unwrap();
+    let two = sealer.seal_pieces(|out| out.extend(b"two")).unwrap();
+    vec![open, one, two, sealer.seal_final_ok(b"{}").unwrap()]
 }
 
 #[track_caller]
@@ -77,7 +77,7 @@ fn the_known_answers_are_reproduced_byte_for_byte() {
         let frame = sealer.frame(ReplyKind::Data, &[], ContentType::Plain, write).unwrap();
         assert_eq!(frame, *chunk);
     }
-    assert_eq!(sealer.finish(br#"{"chunks":2,"bytes":5}"#).unwrap(), known.chunks[3]);
+    assert_eq!(sealer.seal_final_ok(br#"{"chunks":2,"bytes":5}"#).unwrap(), known.chunks[3]);
 
     let (mut opener, content) = ReplyOpener::accept(&root, &known.chunks[0]).unwrap();
     assert_eq!(content, b"");
@@ -183,12 +183,12 @@ fn two_attempts_never_share_a_key_even_with_the_same_number() {
 fn a_reply_frame_holds_the_largest_run_of_pieces() {
     let id = RequestId::from_bytes(ID);
     let (mut sealer, open) = ReplySealer::start(&root(1), id, AttemptNo(1), b"").unwrap();
-    let most = vec![1; nsbridge_protocol::MAX_FRAME_BYTES];
-    let frame = sealer.pieces(|out| out.extend(&most)).unwrap();
+    let most = vec![1; nsbridge_protocol::MAX_PIECE_BYTES];
+    let frame = sealer.seal_pieces(|out| out.extend(&most)).unwrap();
     let (mut opener, _) = ReplyOpener::accept(&root(1), &open).unwrap();
     assert_eq!(next(&mut opener, &frame).1, most);
-    assert!(sealer.pieces(|out| out.resize(out.len() + (1 << 20), 0)).is_err());
+    assert!(sealer.seal_pieces(|out| out.resize(out.len() + (1 << 20), 0)).is_err());
     // The queue accepts the largest frame that can be sealed.
-    let longest = sealer.pieces(|out| out.resize(out.len() + super::LIMIT, 0)).unwrap();
+    let longest = sealer.seal_pieces(|out| out.resize(out.len() + super::LIMIT, 0)).unwrap();
     assert!(longest.len() <= nsbridge_protocol::topology::REPLY_BODY);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use nsbridge_protocol::{MAX_FRAME_BYTES, MAX_TRANSCRIPT_BYTES, Pieces, RequestId};
+use nsbridge_protocol::{MAX_PIECE_BYTES, MAX_TRANSCRIPT_BYTES, Pieces, RequestId};
 
 use super::{ROOM_BYTES, Reader, Stop, transcript};
 use crate::{AsyncJob, Job, JobInfo, Refused};
@@ -141,7 +141,7 @@ fn a_reply_beyond_the_limit_is_stopped_as_too_large() {
 #[test]
 fn a_piece_beyond_the_limit_is_stopped_as_too_large() {
     let (job, _reader) = job(None);
-    let piece = "x".repeat(MAX_FRAME_BYTES);
+    let piece = "x".repeat(MAX_PIECE_BYTES);
     assert_eq!(job.emitter().try_emit(&piece), Err(Refused::Stopped(Stop::TooLarge)));
 }
 

@@ -79,7 +79,7 @@ impl<J: Judge> Pump<'_, J> {
         let (mut stopped, mut returned) = (pin!(emitter.stopped()), returned);
         loop {
             let event = {
-                let more = pin!(self.reader.holds(self.read, 1));
+                let more = pin!(self.reader.wait_for_bytes(self.read, 1));
                 let ended = pin!(select(&mut returned, more));
                 match select(stopped.as_mut(), ended).await {
                     Either::Left((stop, _)) => return Err(stop.into()),

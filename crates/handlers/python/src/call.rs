@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_handler::{AsyncJob, Error as HandlerError, Finish, JobInfo, Result, Stop};
-use nsbridge_protocol::MAX_FRAME_BYTES;
+use nsbridge_protocol::MAX_PIECE_BYTES;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -299,7 +299,7 @@ fn error_of(raised: Raised) -> HandlerError {
 
 /// Returns a piece that no reply accepts, for one that was too large to be sent here.
 fn oversize() -> io::Result<Piece> {
-    Ok(to_raw_value(&"x".repeat(MAX_FRAME_BYTES))?)
+    Ok(to_raw_value(&"x".repeat(MAX_PIECE_BYTES))?)
 }
 
 fn seconds(time: SystemTime) -> f64 {

@@ -75,6 +75,8 @@ names! {
         "Deliveries put off because the key service could not answer";
     KEYRING_RELOADS = "keyring_reloads",
         "Changes of the keyring's file that were taken, or refused";
+    KEYRING_REFUSED = "keyring_refused",
+        "1 while the keyring's file cannot be used and the previous keys are in use";
     RECONNECTS = "reconnects",
         "Connections to the broker opened again";
     BLOCKED = "broker_blocked",

@@ -70,7 +70,7 @@ async fn r6_an_orphan_is_adopted_by_the_copy_that_comes_back() {
     running.adopted().await;
     assert!(attempt.has_changed().unwrap() && *attempt.borrow_and_update() == AttemptNo(2));
     assert!(!running.retire(), "it has a delivery");
-    assert_eq!(running.end(false).iter().filter(|owned| owned.is_ours()).count(), 1);
+    assert_eq!(running.end(false).iter().filter(|owned| owned.is_held()).count(), 1);
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn forged(frame: &[u8]) -> Vec<u8> {
 
 fn failure(sealer: ReplySealer) -> Vec<u8> {
     let failure = Failure { code: ErrorCode::BadInput, message: "no".into(), chunks: 0 };
-    sealer.fail(&serde_json::to_vec(&failure).unwrap()).unwrap()
+    sealer.seal_final_error(&serde_json::to_vec(&failure).unwrap()).unwrap()
 }
 
 /// Returns the attempts that are followed.
@@ -220,7 +220,7 @@ fn c3_a_data_frame_without_sense_makes_its_stream_stale() {
     let (mut merge, mut text) = (merge(&root), String::new());
     let [mut one, mut two] = opened(&mut merge, &root, [1, 2]);
     apply(&mut text, merge.accept(&one.send("hel")));
-    let senseless = one.sealer.pieces(|out| out.extend(b"\0\0")).unwrap();
+    let senseless = one.sealer.seal_pieces(|out| out.extend(b"\0\0")).unwrap();
     assert_eq!(merge.accept(&senseless), []);
     assert_eq!(merge.streams[0].state(), State::Stale);
     assert_eq!(merge.accept(&one.send("lo")), []);
@@ -263,7 +263,11 @@ fn c5_an_end_that_cannot_be_read_is_one_whose_counts_do_not_agree() {
         for fails in [false, true] {
             let mut merge = merge(&root);
             let [one] = opened(&mut merge, &root, [1]);
-            let end = if fails { one.sealer.fail(content) } else { one.sealer.finish(content) };
+            let end = if fails {
+                one.sealer.seal_final_error(content)
+            } else {
+                one.sealer.seal_final_ok(content)
+            };
             assert_eq!(merge.accept(&end.unwrap()), []);
             assert!(merge.has_broken_end());
             merge.enqueued(root.clone());

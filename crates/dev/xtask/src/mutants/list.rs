@@ -34,7 +34,7 @@ const MUTANTS: &[Mutant] = &[
     // between.
     Mutant {
         name: "ack-before-confirm",
-        file: "crates/bridge/src/request/attempt.rs",
+        file: "crates/bridge/src/request/reply_stream.rs",
         edits: &[(
             "        window.flush().await?;\n        context.pool.give_back",
             "        context.pool.give_back",

@@ -42,7 +42,7 @@ impl Stage {
         }
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         let mut master = Entry::new("attack".parse()?, Key::generate()?, State::Primary);
-        master.derived = true;
+        master.is_master = true;
         let keyring = Keyring::of(vec![master.clone()])?;
         let mut file =
             File::options().write(true).create_new(true).mode(0o600).open(dir.join("keys.json"))?;
