@@ -76,12 +76,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn keys(config: &Config) -> Finding {
     let kms = config.keys.kms_keys.len();
     let Some(ring) = config.keys.load()? else {
-        return Ok(format!("no keyring; {kms} named on `kms_keys`, and AWS KMS was not asked"));
+        return Ok(format!(
+            "no keyring; `kms_keys` names {kms} keys, which this check does not test"
+        ));
     };
     let primary = ring.entries().iter().find(|entry| entry.state == State::Primary);
     let primary = primary.context("no key is primary")?;
     let count = ring.entries().len();
-    Ok(format!("{count} in the ring, {} seals, check value {}", primary.id, primary.check_value()))
+    Ok(format!(
+        "{count} keys; the primary key is {}, check value {}",
+        primary.id,
+        primary.check_value()
+    ))
 }
 
 async fn broker(config: &Config) -> Finding {

@@ -216,8 +216,11 @@ async fn purge(
             letters.leave().await;
             count
         };
-        ensure!(count == 0, "{count} messages of {queue} would be removed: say --yes to do it");
-        note(&format!("nothing in {queue} fits"));
+        ensure!(
+            count == 0,
+            "{count} messages of {queue} would be removed: add --yes to remove them"
+        );
+        note(&format!("no message in {queue} matches"));
         return Ok(ExitCode::SUCCESS);
     }
     let letters = Letters::read(connection, &queue, async |_| Ok(())).await?;

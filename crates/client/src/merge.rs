@@ -1,7 +1,7 @@
 //! Merge of several attempts into one text: rules C1 to C5, without any I/O.
 //!
 //! The broker may deliver a request to a second worker while the first one still runs. Each attempt
-//! is a separate stream. The reply is the text on which the streams agree; where they differ, the
+//! sends one or more streams. The reply is the text on which the streams agree; where they differ, the
 //! later stream wins.
 
 use std::borrow::Cow;

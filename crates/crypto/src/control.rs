@@ -102,7 +102,7 @@ impl<'a> ControlFrame<'a> {
         Ok(Self { request, kind, salt, commitment, frame })
     }
 
-    /// Opens the frame and returns its content. Only the request's own client can have sealed it.
+    /// Opens the frame and returns its content. Only a holder of the reply root can have sealed it.
     ///
     /// # Errors
     ///

@@ -39,7 +39,7 @@ pub struct RequestHead {
 
 /// Identity of one copy of a request: request id and salt.
 ///
-/// A request may be sealed and enqueued more than once. Each copy is a separate job.
+/// A request may be sealed and enqueued more than once. Each copy is separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JobKey {
     /// Request id.

@@ -139,7 +139,7 @@ mod tests {
 
     use crate::access::{Access, Caller, Limiter, Limits};
     use crate::catalog::Models;
-    use crate::metrics::Metrics;
+    use crate::metrics::{Metrics, RefusedFiles};
 
     fn caller(tokens: u64) -> Caller {
         let access = Access::open_to_all("t".parse().unwrap());
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_request_reserves_its_reply_until_it_is_canceled_or_expires() {
         let (accounts, caller) = (Accounts::default(), caller(1000));
-        let metrics = Metrics::new(&Models::default());
+        let metrics = Metrics::new(&Models::default(), &RefusedFiles::default());
         let (one, other) = (head(Duration::from_secs(60)), head(Duration::ZERO));
         let first = sealed(&one);
         let open = |head: &RequestHead, bytes| accounts.open(&caller, head, bytes, 500, &metrics);

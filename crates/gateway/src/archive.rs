@@ -329,6 +329,7 @@ impl Room {
 impl From<Unstored> for ApiError {
     fn from(_: Unstored) -> Self {
         Self::unavailable("files and batches cannot be stored", std::time::Duration::from_secs(5))
+            .coded("store_unavailable")
     }
 }
 

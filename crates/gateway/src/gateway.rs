@@ -22,7 +22,7 @@ use crate::batches;
 use crate::catalog::Models;
 use crate::config::{AccessConfig, Config, ConfigError, Keys, Server, StoreConfig};
 use crate::memory::Bodies;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RefusedFiles, ReloadedFile};
 use crate::private_file::{PrivateFile, PrivateFileError, Reload};
 use crate::routes::routes;
 use crate::runs::{Runs, Stores, Times};
@@ -103,8 +103,9 @@ impl Gateway {
         let url = config.broker.read_url();
         let url = url.map_err(|error| ConfigError::Invalid(error.to_string()))?;
         let broker = Arc::new(AmqpBroker::new(&url)?);
-        let keys = open_keys(&config.keys)?;
-        Self::on(config, broker, keys).await
+        let refused = RefusedFiles::default();
+        let keys = open_keys(&config.keys, refused.clone())?;
+        Self::bind(config, broker, keys, refused).await
     }
 
     /// Listens as a client of this broker, with these keys.
@@ -117,13 +118,22 @@ impl Gateway {
         broker: Arc<dyn Broker>,
         keys: Arc<dyn KeyProvider>,
     ) -> Result<Self, Error> {
+        Self::bind(config, broker, keys, RefusedFiles::default()).await
+    }
+
+    async fn bind(
+        config: Config,
+        broker: Arc<dyn Broker>,
+        keys: Arc<dyn KeyProvider>,
+        refused: RefusedFiles,
+    ) -> Result<Self, Error> {
         config.check()?;
         let certificates = match (&config.server.certificate, &config.server.key) {
             (Some(certificate), Some(key)) => Some(Arc::new(Certificates::open(certificate, key)?)),
             _ => None,
         };
         let drain = CancellationToken::new();
-        let app = assemble(&config, broker, keys, drain.clone()).await?;
+        let app = assemble(&config, broker, keys, drain.clone(), refused).await?;
         let (listener, address) = listen(config.server.listen).await?;
         let metrics = match config.server.metrics {
             Some(address) => Some(listen(address).await?.0),
@@ -203,6 +213,7 @@ pub(crate) async fn assemble(
     broker: Arc<dyn Broker>,
     keys: Arc<dyn KeyProvider>,
     draining: CancellationToken,
+    refused: RefusedFiles,
 ) -> Result<Arc<App>, Error> {
     raise_open_files();
     let models = Models::new(config.models.clone(), config.server.default_model.clone())
@@ -228,7 +239,7 @@ pub(crate) async fn assemble(
     let client = client.connect().await?;
     let settings = config.settings();
     let times = Times { timeout: settings.timeout, keep };
-    let exported = Metrics::new(&models);
+    let exported = Metrics::new(&models, &refused);
     let runs = Runs::new(client.clone(), stores, times, hash_key, exported.clone());
     let runs = Arc::new(runs);
     let started = SystemTime::now();
@@ -248,6 +259,7 @@ pub(crate) async fn assemble(
         spans,
         started,
         draining,
+        refused,
     }))
 }
 
@@ -299,13 +311,25 @@ pub(crate) async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>
         tick.tick().await;
         match app.access.reload_if_changed() {
             Ok(Reload::Unchanged) => {}
-            Ok(_) => tracing::info!("the API keys were reloaded"),
-            Err(error) => tracing::error!(%error, "the API keys cannot be reloaded"),
+            Ok(_) => {
+                app.refused.set(ReloadedFile::ApiKeys, false);
+                tracing::info!("the API keys were reloaded");
+            }
+            Err(error) => {
+                app.refused.set(ReloadedFile::ApiKeys, true);
+                tracing::error!(%error, "the API keys cannot be reloaded");
+            }
         }
         match certificates.as_ref().map(|certificates| certificates.reload_if_changed()) {
             None | Some(Ok(Reload::Unchanged)) => {}
-            Some(Ok(_)) => tracing::info!("the certificate was reloaded"),
-            Some(Err(error)) => tracing::error!(%error, "the certificate cannot be reloaded"),
+            Some(Ok(_)) => {
+                app.refused.set(ReloadedFile::Certificate, false);
+                tracing::info!("the certificate was reloaded");
+            }
+            Some(Err(error)) => {
+                app.refused.set(ReloadedFile::Certificate, true);
+                tracing::error!(%error, "the certificate cannot be reloaded");
+            }
         }
         app.runs.sweep();
         if let Some(sealed) = &app.sealed {
@@ -331,7 +355,7 @@ async fn open_stores(config: &StoreConfig, key: [u8; 32]) -> Result<Stores, Erro
 }
 
 /// Opens the keyring. A file is followed from here on.
-fn open_keys(config: &Keys) -> Result<Arc<dyn KeyProvider>, Error> {
+fn open_keys(config: &Keys, refused: RefusedFiles) -> Result<Arc<dyn KeyProvider>, Error> {
     let Some(path) = &config.keyring else {
         let text = config.keyring_json.as_deref().map_or("", String::as_str);
         return Ok(Arc::new(Keyring::from_json(text)?));
@@ -339,9 +363,11 @@ fn open_keys(config: &Keys) -> Result<Arc<dyn KeyProvider>, Error> {
     let shown = path.display().to_string();
     let keys = WatchedKeyring::open(path, UPKEEP, move |reread| match reread {
         Reread::Taken(_) | Reread::Removed(_) => {
+            refused.set(ReloadedFile::Keyring, false);
             tracing::info!(keyring = shown, "the keyring was reloaded");
         }
         Reread::Refused(error) => {
+            refused.set(ReloadedFile::Keyring, true);
             let error = chain(error);
             tracing::error!(keyring = shown, error, "the keyring cannot be reloaded");
         }

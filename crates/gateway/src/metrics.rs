@@ -39,6 +39,34 @@ type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram
 
 type Counters = Family<[(&'static str, &'static str); 1], Counter>;
 
+/// Files that are reloaded, each with 1 while its change is refused.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RefusedFiles(Family<[(&'static str, &'static str); 1], Gauge>);
+
+/// File that a gateway reloads when it changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReloadedFile {
+    Keyring,
+    ApiKeys,
+    Certificate,
+}
+
+impl RefusedFiles {
+    /// Records that the last change of a file was refused, or taken.
+    pub(crate) fn set(&self, file: ReloadedFile, refused: bool) {
+        self.gauge(file).set(i64::from(refused));
+    }
+
+    fn gauge(&self, file: ReloadedFile) -> Gauge {
+        let name = match file {
+            ReloadedFile::Keyring => "keyring",
+            ReloadedFile::ApiKeys => "api_keys",
+            ReloadedFile::Certificate => "certificate",
+        };
+        self.0.get_or_create_owned(&[("file", name)])
+    }
+}
+
 struct Inner {
     registry: Registry,
     /// Names of the models by their queues.
@@ -77,8 +105,14 @@ impl Drop for OpenStream {
 
 impl Metrics {
     /// Creates the metrics of a gateway that serves these models.
-    pub(crate) fn new(models: &Models) -> Self {
+    pub(crate) fn new(models: &Models, files: &RefusedFiles) -> Self {
         let mut registry = Registry::default();
+        for file in [ReloadedFile::Keyring, ReloadedFile::ApiKeys, ReloadedFile::Certificate] {
+            // A change that was refused before stays so.
+            drop(files.gauge(file));
+        }
+        let prefixed = registry.sub_registry_with_prefix("nsbridge_gateway");
+        Shelf(prefixed).put(&names::FILE_REFUSED, &files.0);
         let mut inner = Inner::register(&mut registry);
         for (name, model, task) in models.queues() {
             let operations: &[&str] = match task {

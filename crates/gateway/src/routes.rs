@@ -96,7 +96,7 @@ async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next)
     if app.draining.is_cancelled() && request.method() == Method::POST {
         let after = std::time::Duration::from_secs(1);
         let error = ApiError::unavailable("this gateway is shutting down", after);
-        return error.into_response();
+        return error.coded("draining").into_response();
     }
     let mut client = client(request.headers());
     if let Some(RequestSpan(own)) = request.extensions().get() {

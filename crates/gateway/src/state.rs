@@ -14,7 +14,7 @@ use crate::archive::Archive;
 use crate::catalog::Models;
 use crate::config::Settings;
 use crate::memory::Bodies;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RefusedFiles};
 use crate::runs::Runs;
 
 /// State of the gateway.
@@ -35,6 +35,7 @@ pub(crate) struct App {
     pub(crate) started: SystemTime,
     /// Canceled when the gateway drains.
     pub(crate) draining: CancellationToken,
+    pub(crate) refused: RefusedFiles,
 }
 
 /// State that the sessions of proxies share.

@@ -33,7 +33,7 @@ pub(super) async fn run(
     let letters = Letters::read_whole(connection.clone(), &queue, which).await?;
     let letters = letters.take(which).await?;
     if letters.is_empty() {
-        bail!("no dead letter of {} fits", place.model);
+        bail!("no dead letter of {} matches: list them with `nsbridge queue dead`", place.model);
     }
     let broker = Arc::new(AmqpBroker::new(&place.broker.url)?);
     let client = Client::builder()
@@ -66,7 +66,7 @@ pub(super) async fn run(
         }
     }
     connection.close().await;
-    ensure!(failed == 0, "{failed} of {count} letters are dead letters still");
+    ensure!(failed == 0, "{failed} of {count} dead letters were not replayed");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -62,7 +62,7 @@ impl ClientBuilder {
         Self { broker: Some(Source::Given(broker)), ..self }
     }
 
-    /// Sets the file of the keyring, as `nsbridge keys generate` makes one.
+    /// Sets the file of the client's keyring, as `nsbridge keys derive` makes one.
     pub fn keyring(self, path: impl Into<PathBuf>) -> Self {
         Self { keys: Some(Source::At(path.into())), ..self }
     }

@@ -10,6 +10,9 @@ use crate::cargo::root;
 /// File with the rules.
 const RULES: &str = "deploy/prometheus/alerts.yaml";
 
+/// Manual, whose section "Alerts" has an action for each rule.
+const MANUAL: &str = "docs/operating.md";
+
 /// Files with the names of metrics, and the prefix of names that are not OpenTelemetry's.
 const NAMES: [(&str, &str); 2] = [
     ("crates/bridge/src/observability/metrics/names.rs", "nsbridge_"),
@@ -29,15 +32,31 @@ const SUFFIXES: [&str; 5] = ["_bucket", "_count", "_sum", "_total", "_seconds"];
 ///
 /// # Errors
 ///
-/// Returns an error that lists the names that no metric has.
+/// Returns an error that lists the names that no metric has, or the alerts that the manual does not
+/// name.
 pub(crate) fn check() -> Result<()> {
-    let unknown = unknown(&read(RULES)?, &metrics()?);
+    let rules = read(RULES)?;
+    let untold = untold(&rules, &read(MANUAL)?);
+    ensure!(
+        untold.is_empty(),
+        "the section \"Alerts\" of {MANUAL} does not name {}",
+        untold.join(", ")
+    );
+    let unknown = unknown(&rules, &metrics()?);
     ensure!(
         unknown.is_empty(),
         "{RULES} asks for metrics that do not exist: {}",
         unknown.join(", ")
     );
     Ok(())
+}
+
+/// Returns the alerts that the section "Alerts" of the manual does not name.
+fn untold<'a>(rules: &'a str, manual: &str) -> Vec<&'a str> {
+    let section = manual.split("\n## ").find(|section| section.starts_with("Alerts\n"));
+    let section = section.unwrap_or_default();
+    let names = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    names.filter(|name| !section.contains(&format!("`{name}`"))).collect()
 }
 
 /// Returns the metrics of workers, of the bundled handler and of gateways.
@@ -115,11 +134,18 @@ fn is_known(name: &str, known: &BTreeSet<String>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{check, names, unknown};
+    use super::{check, names, unknown, untold};
 
     #[test]
     fn the_rules_of_this_project_ask_for_metrics_that_exist() {
         check().unwrap();
+    }
+
+    #[test]
+    fn an_alert_that_the_manual_does_not_name_is_told() {
+        let rules = "    - alert: Slow\n    - alert: Stuck\n";
+        let manual = "# Manual\n`Stuck`\n\n## Alerts\n| `Slow` | wait |\n\n## Others\n`Stuck`\n";
+        assert_eq!(untold(rules, manual), ["Stuck"]);
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn json(board: &Board) -> Value {
         json!({
             "name": name, "label": name, "type": "query", "datasource": source,
             "query": { "query": query, "refId": name }, "refresh": 2, "sort": 1,
-            "multi": true, "includeAll": true, "allValue": ".*",
+            "multi": true, "includeAll": true,
             "current": { "text": "All", "value": "$__all" },
         })
     }));

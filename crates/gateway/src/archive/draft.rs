@@ -118,12 +118,17 @@ impl Archive {
     ///
     /// Returns an error if it cannot be stored, or if the tenant or all clients have reached a limit.
     pub(crate) async fn draft(&self, file: File) -> Result<Draft> {
+        let after = std::time::Duration::from_secs(5);
+        // One tenant's uploads are its own limit, and no fault of the service.
+        let limited = |_| {
+            ApiError::limited("this tenant uploads too many files now", after)
+                .coded("too_many_uploads")
+        };
         let busy = |_| {
-            let after = std::time::Duration::from_secs(5);
             ApiError::unavailable("too many files are uploaded now", after)
                 .coded("too_many_uploads")
         };
-        let own = self.uploads_of.of(file.tenant.clone()).try_acquire_owned().map_err(busy)?;
+        let own = self.uploads_of.of(file.tenant.clone()).try_acquire_owned().map_err(limited)?;
         let all = self.uploads.clone().try_acquire_owned().map_err(busy)?;
         let left = self.room(&file.tenant)?;
         let most = left.min(self.limits.max_file);

@@ -55,6 +55,8 @@ names! {
         "Tokens that replies cost their callers";
     REFUSED = "requests_refused",
         "Requests that were answered with an error, by its code";
+    FILE_REFUSED = "file_refused",
+        "1 while a changed file cannot be used and the previous one is in use";
 }
 
 /// Buckets of [`REQUEST_DURATION`], in seconds.

@@ -7,14 +7,14 @@ use std::time::Duration;
 use axum::http::Method;
 use nsbridge_client::Usage;
 
-use super::{End, Metrics, names};
+use super::{End, Metrics, RefusedFiles, ReloadedFile, names};
 use crate::catalog::{Model, Models, Task};
 
 fn metrics() -> Metrics {
     let tale = Model { queue: Some("q-tale".parse().unwrap()), ..Model::default() };
     let vectors = Model { task: Task::Embed, ..Model::default() };
     let models = BTreeMap::from([("tale".to_owned(), tale), ("vectors".to_owned(), vectors)]);
-    Metrics::new(&Models::new(models, None).unwrap())
+    Metrics::new(&Models::new(models, None).unwrap(), &RefusedFiles::default())
 }
 
 /// Returns the value of the series with this name and these labels.

@@ -14,11 +14,11 @@ fn value(text: &str, series: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().unwrap()
 }
 
-/// Waits until a series has this value, for at most 2 s.
+/// Waits until a series has at least this value, for at most 10 s: files are checked every 5 s.
 async fn reaches(place: &Place, series: &str, expected: f64) {
     let start = Instant::now();
     while value(&place.measured().await, series) < expected {
-        assert!(start.elapsed() < Duration::from_secs(2), "{series} does not become {expected}");
+        assert!(start.elapsed() < Duration::from_secs(10), "{series} does not become {expected}");
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -81,6 +81,19 @@ async fn what_was_served_is_measured_without_any_text_of_clients() {
     assert!(reserved >= 1005.0 && (16.0..500.0).contains(&settled), "{reserved} {settled}");
     assert!(!text.contains("Madagascar") && text.ends_with("# EOF\n"), "{text}");
     assert_eq!(place.get("/metrics").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_cannot_be_reloaded_is_shown_and_the_previous_keys_stay_valid() {
+    let place = Place::new().await;
+    let refused = |file: &str| format!("nsbridge_gateway_file_refused{{file=\"{file}\"}}");
+    let text = place.measured().await;
+    for file in ["keyring", "api_keys", "certificate"] {
+        assert_eq!(value(&text, &refused(file)), 0.0, "{file}");
+    }
+    place.damage_api_keys();
+    reaches(&place, &refused("api_keys"), 1.0).await;
+    assert_eq!(place.get("/v1/models").await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -208,6 +208,11 @@ impl Place {
         [ground.replica().await, ground.replica().await]
     }
 
+    /// Replaces the file of the API keys by a text that is none.
+    pub(crate) fn damage_api_keys(&self) {
+        std::fs::write(self.ground.folder.path().join("api-keys.json"), "{").unwrap();
+    }
+
     /// Returns the folder of the store that replicas share.
     pub(crate) fn shared(&self) -> PathBuf {
         self.ground.folder.path().join("shared")
