@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::Method;
 use nsbridge_client::Usage;
 
-use super::{End, Metrics, RefusedFiles, ReloadedFile, names};
+use super::{End, Metrics, RefusedFiles, names};
 use crate::catalog::{Model, Models, Task};
 
 fn metrics() -> Metrics {
