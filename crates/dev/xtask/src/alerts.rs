@@ -118,8 +118,8 @@ pub(crate) fn unknown(rules: &str, known: &BTreeSet<String>) -> Vec<String> {
     let words = rules.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let asked: BTreeSet<&str> = words
         .filter(|word| OURS.iter().any(|prefix| word.starts_with(prefix)))
-        // A label of the conventions.
-        .filter(|word| *word != "gen_ai_request_model")
+        // Labels of the conventions.
+        .filter(|word| !["gen_ai_provider_name", "gen_ai_request_model"].contains(word))
         .collect();
     asked.into_iter().filter(|name| !is_known(name, known)).map(str::to_owned).collect()
 }

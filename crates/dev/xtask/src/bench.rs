@@ -24,9 +24,6 @@ const WITH_THE_PROGRAM: [&str; 2] = ["batch", "gateway"];
 /// Suites that need the real model.
 const ON_A_REAL_MODEL: [&str; 2] = ["gateway", "quality"];
 
-/// Seconds that a build may take for a turn of the suite `bridge`; a turn takes about 30.
-const TURN_S: u32 = 300;
-
 /// Result file of a suite.
 #[derive(Debug, Deserialize, Serialize)]
 struct Figures {
@@ -94,9 +91,8 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
     Ok(())
 }
 
-/// Compares the suite with `binary`, the same suite built from another commit. The suite `bridge`
-/// runs in `turns` turns of both builds.
-pub(crate) fn against(cargo: &Cargo, suite: &str, binary: &Path, turns: usize) -> Result<()> {
+/// Compares the suite with `binary`, the same suite built from another commit.
+pub(crate) fn against(cargo: &Cargo, suite: &str, binary: &Path) -> Result<()> {
     let binary = binary.canonicalize().with_context(|| format!("finding {}", binary.display()))?;
     let name = format!("bench-{suite}");
     let package = ["build", "--release", "--package", "nsbridge-bench", "--features", suite];
@@ -116,81 +112,15 @@ pub(crate) fn against(cargo: &Cargo, suite: &str, binary: &Path, turns: usize) -
         "bridge" => {
             machine::rabbitmq::ready()?;
             let broker = Broker::start(cargo)?;
-            let mut runs = Vec::new();
-            for turn in 1..=turns {
-                let mut order = [("ours", &ours), ("before", &binary)];
-                // The second place may be the better one.
-                if turn % 2 == 0 {
-                    order.reverse();
-                }
-                let mut whole = true;
-                for (which, program) in order {
-                    say::step(&format!("turn {turn} of {turns}: {which}"));
-                    // An old build may have a defect that hangs. Such a turn has no figures.
-                    let mut command = broker.tell(Command::new("timeout"));
-                    command.arg(TURN_S.to_string()).arg(program);
-                    command.arg(folder.join(format!("bridge-{which}.json"))).arg("queue");
-                    command.env("NSBRIDGE_BENCH_NO_PEERS", "only two builds are compared");
-                    command.current_dir(root());
-                    if !cargo::run(command)? {
-                        ensure!(which == "before", "{} failed", program.display());
-                        say::line(&format!("{} failed: the turn is left out", program.display()));
-                        whole = false;
-                    }
-                }
-                if whole {
-                    let of = |which| figures(&folder.join(format!("bridge-{which}.json")));
-                    runs.push([of("ours")?, of("before")?]);
-                }
-            }
-            let compared = compared(&runs, &binary)?;
-            fs::write(&written, serde_json::to_string_pretty(&compared)? + "\n")?;
-            compared
+            let mut command = broker.tell(Command::new(&ours));
+            command.arg(&written).arg("before").arg(&binary).current_dir(root());
+            ensure!(cargo::run(command)?, "the comparison failed");
+            figures(&written)?
         }
         _ => bail!("only `engine` and `bridge` can be compared with another build"),
     };
     say::line(&table(&compared));
     Ok(())
-}
-
-/// Returns the rows of this build beside the other's. A ratio is the median of the turns' ratios.
-fn compared(turns: &[[Figures; 2]], binary: &Path) -> Result<Figures> {
-    let [first, _] = turns.first().context("there was no turn")?;
-    let value = |figures: &Figures, name: &str| {
-        figures.rows.iter().find(|row| row.name == name).and_then(|row| row.value)
-    };
-    let mut rows = Vec::new();
-    for row in &first.rows {
-        // The rows of other systems repeat the value of the first.
-        if row.name.contains(".vs_") {
-            continue;
-        }
-        let pairs: Vec<(f64, f64)> = turns
-            .iter()
-            .filter_map(|[mine, theirs]| Some((value(mine, &row.name)?, value(theirs, &row.name)?)))
-            .collect();
-        let ratio = |&(mine, theirs): &(f64, f64)| {
-            if row.better == "higher" { mine / theirs } else { theirs / mine }
-        };
-        rows.push(Row {
-            name: format!("{}.vs_before", row.name),
-            value: median(pairs.iter().map(|pair| pair.0)),
-            peer: Some(format!("the build {}", binary.display())),
-            peer_value: median(pairs.iter().map(|pair| pair.1)),
-            ratio: median(pairs.iter().map(ratio)),
-            ..row.clone()
-        });
-    }
-    let Figures { suite, machine, date, .. } = first;
-    Ok(Figures { suite: suite.clone(), machine: machine.clone(), date: date.clone(), rows })
-}
-
-/// Returns the median, the mean of the two values in the middle if their number is even.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let (below, above) = (values.len().saturating_sub(1) / 2, values.len() / 2);
-    Some(f64::midpoint(*values.get(below)?, *values.get(above)?))
 }
 
 fn figures(written: &Path) -> Result<Figures> {

@@ -145,10 +145,6 @@ enum Chore {
         /// systems: both run in turns. For `bridge` and `engine`.
         #[arg(long, value_name = "BINARY")]
         before: Option<PathBuf>,
-        /// Turns of both builds in a comparison of `bridge`. A rate through a broker on two cores
-        /// varies by a tenth from turn to turn.
-        #[arg(long, value_name = "N", default_value_t = 11, requires = "before")]
-        turns: usize,
     },
 }
 
@@ -171,9 +167,9 @@ fn main() -> ExitCode {
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),
         Chore::Models => models(),
         Chore::Outside { arguments } => outside::run(&Cargo::here(), &arguments),
-        Chore::Bench { suite, before: None, .. } => bench::run(&Cargo::here(), &suite),
-        Chore::Bench { suite, before: Some(binary), turns } => {
-            bench::against(&Cargo::here(), &suite, &binary, turns)
+        Chore::Bench { suite, before: None } => bench::run(&Cargo::here(), &suite),
+        Chore::Bench { suite, before: Some(binary) } => {
+            bench::against(&Cargo::here(), &suite, &binary)
         }
         Chore::Vocabularies { arguments } => vocabularies::run(&Cargo::here(), &arguments),
     };

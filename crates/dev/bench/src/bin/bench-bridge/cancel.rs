@@ -4,10 +4,9 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nsbridge_client::Reply;
 use nsbridge_handler::{AsyncHandler, AsyncJob, Finish, Models};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 
 use crate::flood::Order;
 use crate::ours::System;
@@ -16,7 +15,11 @@ use nsbridge_bench::report::{Report, Row, percentile};
 /// Interval between two pieces of the handler.
 const STEP: Duration = Duration::from_millis(10);
 
-const REQUESTS: u32 = 200;
+const REQUESTS: usize = 200;
+
+/// Part of [`STEP`] between the points of two requests, the golden ratio: any number of requests in a
+/// row covers the interval evenly.
+const PART: f64 = 0.618_033_988_749_895;
 
 /// Time at which a handler last saw a stop. Handler and client share this process and its clock.
 static STOPPED: LazyLock<watch::Sender<Option<Instant>>> = LazyLock::new(watch::Sender::default);
@@ -39,12 +42,15 @@ impl AsyncHandler for Patter {
         order: Order,
         job: &mut AsyncJob<String>,
     ) -> nsbridge_handler::Result<Finish> {
+        // An interval, not a pause after each piece: the points of the requests cover exactly one
+        // period, so the time that a piece takes to the client does not shift the result.
+        let mut step = interval(STEP);
         for _ in 0..order.pieces {
+            step.tick().await;
             if let Err(stop) = job.emit("x".repeat(order.bytes)).await {
                 STOPPED.send_replace(Some(Instant::now()));
                 return Err(stop.into());
             }
-            sleep(STEP).await;
         }
         Ok(Finish::STOP)
     }
@@ -55,17 +61,46 @@ impl AsyncHandler for Patter {
 }
 
 /// Way in which a client abandons its reply.
-type Leave = fn(Reply<String>);
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// A cancel.
+    Cancel,
+    /// The drop of the reply.
+    Drop,
+}
+
+/// Worker whose replies are abandoned.
+pub(crate) struct Stops {
+    system: System,
+    asked: u32,
+}
+
+impl Stops {
+    pub(crate) async fn start(url: &str) -> Result<Self> {
+        Ok(Self { system: System::start::<Patter>(url).await?, asked: 0 })
+    }
+
+    /// Returns the times from the end of the client's interest to the stop, in milliseconds.
+    pub(crate) async fn stop_ms(&mut self, way: Way, requests: usize) -> Result<Vec<f64>> {
+        let mut times = Vec::new();
+        for _ in 0..requests {
+            self.asked += 1;
+            let point = STEP.mul_f64(f64::from(self.asked) * PART % 1.0);
+            times.push(stop_ms(&self.system, way, point).await?);
+        }
+        Ok(times)
+    }
+
+    pub(crate) async fn stop(self) -> Result<()> {
+        self.system.stop().await
+    }
+}
 
 pub(crate) async fn rows(url: &str, report: &mut Report) -> Result<()> {
-    let ways: [(&str, Leave); 2] = [("cancel", |mut reply| reply.cancel()), ("gone", drop)];
-    for (name, leave) in ways {
-        let system = System::start::<Patter>(url).await?;
-        let mut times = Vec::new();
-        for request in 0..REQUESTS {
-            times.push(stop_ms(&system, leave, STEP * request / REQUESTS).await?);
-        }
-        system.stop().await?;
+    for (name, way) in [("cancel", Way::Cancel), ("gone", Way::Drop)] {
+        let mut stops = Stops::start(url).await?;
+        let mut times = stops.stop_ms(way, REQUESTS).await?;
+        stops.stop().await?;
         for (percent, share) in [("p50", 0.50), ("p99", 0.99)] {
             report.push(Row {
                 name: format!("bridge.{name}_ms_{percent}"),
@@ -83,7 +118,7 @@ pub(crate) async fn rows(url: &str, report: &mut Report) -> Result<()> {
 
 /// Abandons a running reply between two pieces of its handler, `point` after the third piece.
 /// Returns the time until the stop in milliseconds.
-async fn stop_ms(system: &System, leave: Leave, point: Duration) -> Result<f64> {
+async fn stop_ms(system: &System, way: Way, point: Duration) -> Result<f64> {
     let mut reply = system.submit(10_000).await?;
     for _ in 0..3 {
         reply.next().await.context("no piece came")??;
@@ -92,7 +127,13 @@ async fn stop_ms(system: &System, leave: Leave, point: Duration) -> Result<f64> 
     let mut stopped = STOPPED.subscribe();
     stopped.borrow_and_update();
     let left = Instant::now();
-    leave(reply);
+    match way {
+        Way::Cancel => {
+            reply.cancel();
+            drop(reply);
+        }
+        Way::Drop => drop(reply),
+    }
     timeout(Duration::from_secs(30), stopped.changed()).await.context("it was not stopped")??;
     let stopped = stopped.borrow().context("a stop has a time")?;
     Ok(stopped.duration_since(left).as_secs_f64() * 1000.0)

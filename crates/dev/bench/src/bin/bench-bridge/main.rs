@@ -4,8 +4,10 @@
 //! this program, and prints the rows. `docs/benchmarks.md` defines them.
 
 #![expect(clippy::disallowed_methods, reason = "a chore is an edge")]
+#![expect(clippy::print_stdout, reason = "a build that is asked prints its answers")]
 #![expect(clippy::print_stderr, reason = "progress is for the person who waits")]
 
+mod before;
 mod cancel;
 mod flood;
 mod ours;
@@ -14,9 +16,10 @@ mod python;
 mod raw;
 mod runpod;
 mod script;
+mod serve;
 mod stamp;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -52,7 +55,12 @@ async fn main() -> Result<()> {
         }
         Some("queue") => queue_rows(&url, &mut report).await?,
         Some("python") => python::rows(&url, &mut report).await?,
-        Some(other) => bail!("there is no part `{other}`; there are: queue, python"),
+        Some("serve") => return serve::serve(&url).await,
+        Some("before") => {
+            let program = std::env::args_os().nth(3).context("before needs a program")?;
+            before::rows(Path::new(&program), &mut report).await?;
+        }
+        Some(other) => bail!("there is no part `{other}`; there are: queue, python, serve, before"),
     }
     report.write(&out)
 }

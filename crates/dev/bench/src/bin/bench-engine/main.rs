@@ -36,8 +36,14 @@ use serving::Serving;
 /// Number of threads of every engine.
 const THREADS: usize = 2;
 
-/// Number of turns of a comparison with another build.
-const TURNS: usize = 4;
+/// Number of rounds of a comparison with peers, and of those of concurrent requests.
+const ROUNDS: usize = 6;
+const SERVED_ROUNDS: usize = 2;
+
+/// Number of turns of a comparison with another build, and of rounds in each. Processes of one build
+/// differ more than the rounds of one process.
+const TURNS: usize = 8;
+const ROUNDS_OF_A_TURN: usize = 2;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -129,7 +135,7 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
         let mut group = group(folder, model, kind)?;
         group.compare_logits()?;
         if steps {
-            group.measure(bandwidth.as_ref())?;
+            group.measure(ROUNDS, bandwidth.as_ref())?;
             for row in rows(&group, name) {
                 report.push(row);
             }
@@ -141,7 +147,7 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
         }
         if is_served {
             let mut serving = Serving::new(&group);
-            serving.measure(&mut group)?;
+            serving.measure(&mut group, 0..SERVED_ROUNDS)?;
             serving.rows(&group, name).into_iter().for_each(|row| report.push(row));
         }
     }
@@ -189,9 +195,9 @@ fn before(binary: &Path, models: &[&str]) -> Result<()> {
             }
             eprintln!("{name}: turn {} of {TURNS}", turn + 1);
             group.compare_logits()?;
-            group.measure(None)?;
+            group.measure(ROUNDS_OF_A_TURN, None)?;
             if model == &random {
-                serving.measure(&mut group)?;
+                serving.measure(&mut group, turn..turn + 1)?;
             }
         }
         rows(&group, name).into_iter().for_each(|row| report.push(row));

@@ -22,7 +22,7 @@ pub(crate) fn measure(model: &Path, folder: &Path) -> Result<Vec<Row>> {
         ensure!(logits(&mut one)? == logits(&mut two)?, "two ranks have other logits than one");
         one.about = "this engine, one rank with two threads, equal bits".into();
         let mut group = Group::new(two, vec![one]);
-        group.measure(None)?;
+        group.measure(crate::ROUNDS, None)?;
         let mut push = |what: &str, of: &dyn Fn(&Seen) -> f64| {
             let name = format!("engine.tp2{what}.{mix}");
             rows.push(row(name, "tokens/s", true, &group, &group.peers[0], of));

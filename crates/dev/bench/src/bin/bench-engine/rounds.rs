@@ -6,9 +6,6 @@ use nsbridge_bench::report::median;
 use crate::bandwidth::Bandwidth;
 use crate::engine::{Engine, Question};
 
-/// Number of rounds. It is even, so that each engine is as often the first of a round as the last.
-const ROUNDS: usize = 6;
-
 /// Decode step of one stream.
 const DECODE: Question = Question::Steps { sequences: 1, tokens: 1, rounds: 24 };
 /// Step of four tokens of one stream, as a draft of three tokens needs it.
@@ -68,11 +65,11 @@ impl Group {
         Ok(())
     }
 
-    /// Runs all rounds. Each question goes to every engine before the next question, so that a
-    /// phase of the machine meets all of them.
-    pub(crate) fn measure(&mut self, bandwidth: Option<&Bandwidth>) -> Result<()> {
-        // The first round is a warm-up.
-        for round in 0..=ROUNDS {
+    /// Runs a warm-up and this number of rounds. Each question goes to every engine before the next
+    /// question, so that a phase of the machine meets all of them. If the number is even, each engine
+    /// is as often the first of a round as the last.
+    pub(crate) fn measure(&mut self, rounds: usize, bandwidth: Option<&Bandwidth>) -> Result<()> {
+        for round in 0..=rounds {
             let bandwidth = bandwidth.map_or(0.0, Bandwidth::measure);
             let mut seconds = vec![Vec::new(); 1 + self.peers.len()];
             for question in [DECODE, VERIFY, STREAMS, PROMPT] {

@@ -1,5 +1,7 @@
 //! Benchmark of concurrent requests, and of a prompt with a cached prefix.
 
+use std::ops::Range;
+
 use anyhow::Result;
 use nsbridge_bench::report::{Row, median};
 
@@ -11,7 +13,6 @@ const STREAMS: [usize; 4] = [1, 4, 16, 64];
 const PROMPT: usize = 32;
 const TOKENS: usize = 16;
 const PREFIX: usize = 1000;
-const ROUNDS: usize = 2;
 
 /// Returns the questions to each engine, with the names of their rows.
 fn questions() -> Vec<(Question, Vec<(String, Kind)>)> {
@@ -53,13 +54,14 @@ impl Serving {
         Self { questions, answers }
     }
 
-    /// Asks all engines, each question before the next.
-    pub(crate) fn measure(&mut self, group: &mut Group) -> Result<()> {
+    /// Asks all engines in these rounds, each question before the next. The number of a round decides
+    /// which engine is first.
+    pub(crate) fn measure(&mut self, group: &mut Group, rounds: Range<usize>) -> Result<()> {
         let warm_up = Question::Serve { streams: 1, prompt: 8, tokens: 2 };
         for (_, Measured { engine, .. }) in group.in_turn(0) {
             engine.ask(warm_up)?;
         }
-        for round in 0..ROUNDS {
+        for round in rounds {
             for ((question, _), answers) in self.questions.iter().zip(&mut self.answers) {
                 let is_prefix = matches!(question, Question::Prefix { .. });
                 for (place, Measured { engine, .. }) in group.in_turn(round) {
