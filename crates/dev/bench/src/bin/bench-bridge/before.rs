@@ -74,8 +74,7 @@ impl Build {
 /// Measures this build and another one.
 pub(crate) async fn rows(program: &Path, report: &mut Report) -> Result<()> {
     let ours = std::env::current_exe()?;
-    let (ours, program) = (ours.as_path(), program);
-    let mut builds = [Build::start(ours).await?, Build::start(program).await?];
+    let mut builds = [Build::start(&ours).await?, Build::start(program).await?];
     // Answers of each question: ours, and the other build's.
     let mut answers = [(); 4].map(|()| [Vec::new(), Vec::new()]);
     // The first block is a warm-up.
@@ -119,16 +118,14 @@ pub(crate) async fn rows(program: &Path, report: &mut Report) -> Result<()> {
             peer_value: Some(peer),
             ratio: Some(ratio),
         };
+        let (mut mine, mut theirs) = (mine.concat(), theirs.concat());
         if name == "chunks_per_s" {
-            let (mut mine, mut theirs) = (mine.concat(), theirs.concat());
-            let mut ratios: Vec<f64> =
-                mine.iter().zip(&theirs).map(|(mine, theirs)| mine / theirs).collect();
+            let ratios = mine.iter().zip(&theirs).map(|(mine, theirs)| mine / theirs);
+            let ratio = median(&mut ratios.collect::<Vec<_>>());
             let (mine, theirs) = (median(&mut mine), median(&mut theirs));
-            let ratio = median(&mut ratios);
             report.push(row(name.to_owned(), "frames/s", "higher", mine, theirs, ratio));
             continue;
         }
-        let (mut mine, mut theirs) = (mine.concat(), theirs.concat());
         for (percent, share) in [("p50", 0.50), ("p99", 0.99)] {
             let (mine, theirs) = (percentile(&mut mine, share), percentile(&mut theirs, share));
             let name = format!("{name}_{percent}");
