@@ -17,8 +17,6 @@ pub(crate) enum WorkerAction {
     Continue,
     /// Stop consuming for this long, then take the next delivery.
     Pause(Duration),
-    /// Exit, because the handler is broken. Carries the reason.
-    Exit(&'static str),
 }
 
 /// Reason and consequences of the end of a run.
@@ -34,8 +32,8 @@ pub(crate) enum Disposition {
     HandedOff,
     /// The model failed on this request: publish a copy that is delivered later, then ack.
     RetryLater,
-    /// The handler is broken: requeue, and the worker exits. Carries the reason.
-    Broken(&'static str),
+    /// The handler is broken, and the worker exits: requeue.
+    Broken,
     /// The reply could not be sealed: requeue, and the worker pauses.
     Unsealed,
     /// The request ends its workers (rule R1): send the client the error, publish the dead letter, ack.
@@ -51,7 +49,7 @@ impl Disposition {
         let result = match end {
             // A call may succeed before it has seen a stop, but not after.
             CallEnd::Returned(Ok(finish)) if !reader.told() => return Self::Completed(finish),
-            CallEnd::Panicked => return Self::Broken("it panicked"),
+            CallEnd::Panicked => return Self::Broken,
             CallEnd::Returned(result) => result,
             CallEnd::GivenUp => Err(Error::retry("it was stopped and did not return")),
         };
@@ -70,7 +68,7 @@ impl Disposition {
             (None, Err(Error::Failed(_))) => {
                 fail(ErrorCode::ModelFailed, "the model failed on this request".to_owned())
             }
-            (None, Err(Error::Fatal(_))) => Self::Broken("it returned a fatal error"),
+            (None, Err(Error::Fatal(_))) => Self::Broken,
             (None, _) => Self::RetryLater,
         }
     }
@@ -85,7 +83,6 @@ impl Disposition {
     pub(crate) fn action(&self, timing: &Timing) -> WorkerAction {
         match self {
             Self::Unsealed => WorkerAction::Pause(timing.seal_pause),
-            Self::Broken(why) => WorkerAction::Exit(why),
             _ => WorkerAction::Continue,
         }
     }
@@ -96,7 +93,7 @@ impl Disposition {
             Self::Completed(_) | Self::HandedOff | Self::Unsealed => None,
             Self::Failed(failure) => Some(failure.code),
             Self::Undelivered(code) => Some(*code),
-            Self::RetryLater | Self::Broken(_) => Some(ErrorCode::ModelFailed),
+            Self::RetryLater | Self::Broken => Some(ErrorCode::ModelFailed),
             Self::Poison(_) => Some(ErrorCode::Poison),
         }
     }
@@ -116,7 +113,7 @@ impl Disposition {
             Self::Completed(finish) => Outcome::Ok(finish.usage),
             Self::Failed(failure) => Outcome::Failed(failure.code),
             Self::Undelivered(code) => Outcome::Failed(*code),
-            Self::HandedOff | Self::Broken(_) | Self::Unsealed => Outcome::Moved,
+            Self::HandedOff | Self::Broken | Self::Unsealed => Outcome::Moved,
             Self::RetryLater => Outcome::Retried,
             Self::Poison(_) => Outcome::Failed(ErrorCode::Poison),
         }

@@ -133,6 +133,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Answers the request: opens a stream, calls the handler, sends its pieces and its end.
+    ///
+    /// A first delivery is called while its stream opens (rule R7).
     async fn answer(
         &self,
         input: Vec<u8>,
@@ -143,44 +145,57 @@ impl Run<'_> {
     ) -> Result<Disposition, Undeliverable> {
         let Self { worker, request, reader, .. } = self;
         let mut cancelled = false;
-        let entry = tokio::select! {
+        let slot = tokio::select! {
             biased;
             () = cancel(context, controls) => {
                 cancelled = true;
-                // No call follows, so the run goes on without a slot, as after the deadline.
-                Entry::Slot(Slot::DeadlinePassed)
+                // No call follows, so the run goes on without a permit.
+                None
             }
-            entry = self.enter(arrival) => entry,
-        };
-        let slot = match entry {
-            Entry::Poison(runs) => return Ok(Disposition::Poison(runs)),
-            Entry::Slot(Slot::Requeue) => return Ok(Disposition::HandedOff),
-            Entry::Slot(Slot::DeadlinePassed) => None,
-            Entry::Slot(Slot::Granted(permit)) => Some(Arc::new(permit)),
+            entry = self.enter(arrival) => match entry {
+                Entry::Poison(runs) => return Ok(Disposition::Poison(runs)),
+                Entry::Slot(Slot::Requeue) => return Ok(Disposition::HandedOff),
+                Entry::Slot(Slot::DeadlinePassed) => {
+                    // `watch` stops the run too, but maybe not before the call would begin.
+                    reader.stop(Stop::Deadline);
+                    None
+                }
+                Entry::Slot(Slot::Granted(permit)) => Some(Arc::new(permit)),
+            },
         };
         let trace = context.trace;
         trace.runs();
-        let mut reply = ReplySender::open(context, self.running.attempt()).await?;
         cancelled |= cancelled_early(context, controls);
-        let decision = match request.redelivered && worker.reply.resume_from_client {
-            _ if cancelled => ResumeDecision::Cancelled,
-            true => reply.wait_for_resume(controls, request.age()).await,
-            false => ResumeDecision::Start,
+        let asks = request.redelivered && worker.reply.resume_from_client;
+        let (opened, resume) = if asks || cancelled {
+            let mut reply = ReplySender::open(context, self.running.attempt()).await?;
+            let decision = match cancelled || cancelled_early(context, controls) {
+                true => ResumeDecision::Cancelled,
+                false => reply.wait_for_resume(controls, request.age()).await,
+            };
+            match decision {
+                ResumeDecision::Start => (Some(reply), None),
+                ResumeDecision::Resume(pieces) => (Some(reply), Some(pieces)),
+                // Rule R4: canceled before the work began.
+                ResumeDecision::Cancelled => {
+                    let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
+                    let disposition = Disposition::Failed(failure);
+                    reply.end(reader, &disposition).await?;
+                    return Ok(disposition);
+                }
+            }
+        } else {
+            (None, None)
         };
-        let resume = match decision {
-            ResumeDecision::Start => None,
-            ResumeDecision::Resume(pieces) => Some(pieces),
-            // Rule R4: canceled before the work began.
-            ResumeDecision::Cancelled => {
-                let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
-                let disposition = Disposition::Failed(failure);
-                reply.end(reader, &disposition).await?;
-                return Ok(disposition);
+        let opening = async {
+            match opened {
+                Some(reply) => Ok(reply),
+                None => ReplySender::open(context, self.running.attempt()).await,
             }
         };
         let call = self.call(input, context, resume, writer, slot.clone());
         let called_at = SystemTime::now();
-        let end = reply.follow(call, reader, controls).await?;
+        let (reply, end) = ReplySender::follow(context, opening, call, reader, controls).await?;
         drop(slot);
         let disposition = Disposition::of(end, reader);
         trace.called(called_at, reader, disposition.outcome().usage(), disposition.code());
@@ -264,8 +279,12 @@ impl Run<'_> {
         }
         // If all calls stand still, the call that was given up may be the cause.
         let suspect = given_up && worker.calls_stand_still();
-        if !(end.broke() || suspect) {
+        if !(end.broke().is_some() || suspect) {
             self.record.returned();
+        }
+        // At once: while the stream cannot open, the run does not end.
+        if let Some(why) = end.broke() {
+            worker.leave(why);
         }
         end
     }

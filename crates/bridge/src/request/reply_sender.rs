@@ -108,19 +108,25 @@ impl<'a> ReplySender<'a> {
         decision
     }
 
-    /// Sends pieces as they come, until the call has ended and all are published. A stop from the
-    /// client reaches the call even while sending has to wait.
+    /// Runs the call while the stream is `opening`, and sends pieces as they come, until the call
+    /// has ended and all are published. A stop from the client reaches the call even while opening
+    /// or sending has to wait.
     pub(crate) async fn follow(
-        &mut self,
+        context: &ReplyContext<'_>,
+        opening: impl Future<Output = Result<Self, Undeliverable>>,
         call: impl Future<Output = CallEnd>,
         reader: &Reader,
         controls: &mut Receiver<SealedControl>,
-    ) -> Result<CallEnd, Undeliverable> {
+    ) -> Result<(Self, CallEnd), Undeliverable> {
         let ended = CancellationToken::new();
-        let context = self.context;
         let send = async {
+            let sending = async {
+                let mut reply = opening.await?;
+                reply.send(reader, &ended).await?;
+                Ok(reply)
+            };
             let sent = tokio::select! {
-                sent = self.send(reader, &ended) => sent,
+                sent = sending => sent,
                 () = context.overdue.cancelled() => Err(Undeliverable::Overdue),
             };
             if sent.is_err() {
@@ -129,8 +135,10 @@ impl<'a> ReplySender<'a> {
             }
             sent
         };
-        let (outcome, sent) = tokio::join!(steer(context, call, reader, controls, &ended), send);
-        sent.map(|()| outcome)
+        // The handler's thread is woken before the stream opens.
+        let (end, sent) =
+            tokio::join!(biased; steer(context, call, reader, controls, &ended), send);
+        Ok((sent?, end))
     }
 
     /// Sends the pieces of the call until it has `ended` and none is left.

@@ -37,9 +37,13 @@ pub(crate) enum CallEnd {
 }
 
 impl CallEnd {
-    /// Returns true if the handler is unusable after this outcome.
-    pub(crate) fn broke(&self) -> bool {
-        matches!(self, Self::Panicked | Self::Returned(Err(Error::Fatal(_))))
+    /// Returns the reason if the handler is unusable after this outcome.
+    pub(crate) fn broke(&self) -> Option<&'static str> {
+        match self {
+            Self::Panicked => Some("it panicked"),
+            Self::Returned(Err(Error::Fatal(_))) => Some("it returned a fatal error"),
+            Self::Returned(_) | Self::GivenUp => None,
+        }
     }
 }
 

@@ -63,7 +63,7 @@ pub(crate) async fn finish(
             (Settlement::Ack, None)
         }
         Disposition::HandedOff => (hand_over(worker, &ours, request, trace).await, None),
-        Disposition::Broken(_) | Disposition::Unsealed => (Settlement::Requeue, None),
+        Disposition::Broken | Disposition::Unsealed => (Settlement::Requeue, None),
         Disposition::RetryLater => match retry_later(worker, first, request, trace).await {
             Ok(outcome) => (Settlement::Ack, Some(outcome)),
             Err(error) => {

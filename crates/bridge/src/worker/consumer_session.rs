@@ -223,12 +223,12 @@ async fn run(worker: Arc<WorkerContext>, owned: OwnedDelivery, arrival: Arrival)
     let job = lifecycle::run(&worker, owned, arrival, &trace).instrument(trace.log());
     let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs in this task too, and may panic: the wake-ups of its engine.
-    let after = job.catch_unwind().await.unwrap_or(WorkerAction::Exit("it panicked"));
+    let action = job.catch_unwind().await;
     trace.settled();
-    match after {
-        WorkerAction::Continue => {}
-        WorkerAction::Pause(pause) => worker.intake.pause(pause),
-        WorkerAction::Exit(why) => worker.leave(why),
+    match action {
+        Ok(WorkerAction::Continue) => {}
+        Ok(WorkerAction::Pause(pause)) => worker.intake.pause(pause),
+        Err(_) => worker.leave("it panicked"),
     }
 }
 

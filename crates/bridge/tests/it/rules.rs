@@ -14,7 +14,8 @@ use nsbridge_testkit::system::{Running, Setup};
 use tokio::time::timeout;
 
 use crate::script::{
-    Script, Scripted, Two, ask, fresh_seed, process, release, runs, said, sealed, until, with_key,
+    Script, Scripted, Two, ask, fresh_seed, process, release, runs, said, sealed, submit, system,
+    until, with_key,
 };
 use crate::stories;
 use crate::trouble::rest;
@@ -113,6 +114,27 @@ impl Handler for Revised {
     fn fingerprint(&self) -> Option<Fingerprint> {
         Some(Fingerprint(*b"another revision"))
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r7_a_first_delivery_is_called_and_cancelled_while_its_stream_opens() {
+    let broker = MemoryBroker::new();
+    let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
+    let metrics = &setup.observability.metrics;
+    let reply = submit(&client, &setup, Script::Say { pieces: 1, every_ms: 0 }).await.unwrap();
+    reply.collect().await.unwrap();
+    // The client is connected, and the worker can open no stream.
+    broker.refuse();
+    broker.cut(&format!("{} publish", setup.worker));
+    let (endless, seed) = (Script::Say { pieces: 1_000_000, every_ms: 5 }, fresh_seed());
+    let mut reply = client.submit::<String>(ask(&setup, endless, seed)).await.unwrap();
+    until("the call to begin", async || runs(seed).len() == 1).await;
+    reply.cancel();
+    until("the call to end", async || runs(seed)[0].until.is_some()).await;
+    assert_eq!(value(metrics, "nsbridge_attempts_opened_total", ""), 1.0);
+    broker.accept();
+    becomes(metrics, "nsbridge_requests_ended_total", "\"cancelled\"", 1.0).await;
+    assert_eq!(value(metrics, "nsbridge_attempts_opened_total", ""), 2.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -302,6 +302,21 @@ const MUTANTS: &[Mutant] = &[
         )],
         judge: RANKS,
     },
+    // The first piece waits until the stream is open.
+    Mutant {
+        name: "calls-wait-for-the-open",
+        file: "crates/bridge/src/request/lifecycle.rs",
+        edits: &[(
+            "(None, None)",
+            "(Some(ReplySender::open(context, self.running.attempt()).await?), None)",
+        )],
+        judge: Judge::Test {
+            package: "nsbridge",
+            file: "crates/bridge/tests/it/rules.rs",
+            module: "rules::",
+            name: "r7_a_first_delivery_is_called_and_cancelled_while_its_stream_opens",
+        },
+    },
     // A call that ignores its deadline keeps its slot, and its client waits.
     Mutant {
         name: "calls-are-not-given-up",
