@@ -1,6 +1,7 @@
 //! Control flow of one delivery: admission, registration, slot, call, reply, settlement.
 
 use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -187,13 +188,14 @@ impl Run<'_> {
         } else {
             (None, None)
         };
-        let opening = async {
+        // Pinned here, since a future that is passed by value takes space in each that it passes.
+        let opening = pin!(async {
             match opened {
                 Some(reply) => Ok(reply),
                 None => ReplySender::open(context, self.running.attempt()).await,
             }
-        };
-        let call = self.call(input, context, resume, writer, slot.clone());
+        });
+        let call = pin!(self.call(input, context, resume, writer, slot.clone()));
         let called_at = SystemTime::now();
         let (reply, end) = ReplySender::follow(context, opening, call, reader, controls).await?;
         drop(slot);
