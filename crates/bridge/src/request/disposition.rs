@@ -13,7 +13,7 @@ use crate::timing::Timing;
 /// Next step of the worker after a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WorkerAction {
-    /// Take the next delivery.
+    /// Take the next delivery, unless the worker leaves.
     Continue,
     /// Stop consuming for this long, then take the next delivery.
     Pause(Duration),
@@ -43,13 +43,13 @@ pub(crate) enum Disposition {
 
 impl Disposition {
     /// Decides the disposition of a run from the end of its call. A stop decides it, whatever the
-    /// handler returned.
+    /// handler returned, unless the handler is broken.
     pub(crate) fn of(end: CallEnd, reader: &Reader) -> Self {
         let fail = |code: ErrorCode, message: String| Self::Failed(Failure::new(code, message));
         let result = match end {
             // A call may succeed before it has seen a stop, but not after.
             CallEnd::Returned(Ok(finish)) if !reader.told() => return Self::Completed(finish),
-            CallEnd::Panicked => return Self::Broken,
+            CallEnd::Broke(_) => return Self::Broken,
             CallEnd::Returned(result) => result,
             CallEnd::GivenUp => Err(Error::retry("it was stopped and did not return")),
         };
@@ -68,7 +68,6 @@ impl Disposition {
             (None, Err(Error::Failed(_))) => {
                 fail(ErrorCode::ModelFailed, "the model failed on this request".to_owned())
             }
-            (None, Err(Error::Fatal(_))) => Self::Broken,
             (None, _) => Self::RetryLater,
         }
     }

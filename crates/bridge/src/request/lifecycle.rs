@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use nsbridge_crypto::Provider;
 use nsbridge_handler::erased::Call;
 use nsbridge_handler::transcript::{Reader, Writer, transcript};
-use nsbridge_handler::{JobInfo, Stop};
+use nsbridge_handler::{Error, JobInfo, Stop};
 use nsbridge_protocol::topology::POISON_RUNS;
 use nsbridge_protocol::{ErrorCode, Failure, Pieces};
 use tokio::sync::mpsc::Receiver;
@@ -135,7 +135,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Answers the request: opens a stream, calls the handler, sends its pieces and its end.
     ///
-    /// A first delivery is called while its stream opens (rule R7).
+    /// The handler of a first attempt is called while its stream opens (rule R7).
     async fn answer(
         &self,
         input: Vec<u8>,
@@ -167,10 +167,10 @@ impl Run<'_> {
         let trace = context.trace;
         trace.runs();
         cancelled |= cancelled_early(context, controls);
-        let asks = request.redelivered && worker.reply.resume_from_client;
-        let (opened, resume) = if asks || cancelled {
+        let waits = request.redelivered && worker.reply.resume_from_client;
+        let (opened, resume) = if waits || cancelled {
             let mut reply = ReplySender::open(context, self.running.attempt()).await?;
-            let decision = match cancelled || cancelled_early(context, controls) {
+            let decision = match cancelled {
                 true => ResumeDecision::Cancelled,
                 false => reply.wait_for_resume(controls, request.age()).await,
             };
@@ -197,10 +197,15 @@ impl Run<'_> {
         });
         let call = pin!(self.call(input, context, resume, writer, slot.clone()));
         let called_at = SystemTime::now();
-        let (reply, end) = ReplySender::follow(context, opening, call, reader, controls).await?;
+        let (end, sent) = ReplySender::follow(context, opening, call, reader, controls).await;
         drop(slot);
         let disposition = Disposition::of(end, reader);
         trace.called(called_at, reader, disposition.outcome().usage(), disposition.code());
+        let reply = match sent {
+            Ok(reply) => reply,
+            Err(_) if matches!(disposition, Disposition::Broken) => return Ok(disposition),
+            Err(stuck) => return Err(stuck),
+        };
         log(request, reader, &disposition);
         if !matches!(disposition, Disposition::Undelivered(_)) {
             reply.end(reader, &disposition).await?;
@@ -281,19 +286,26 @@ impl Run<'_> {
         }
         // If all calls stand still, the call that was given up may be the cause.
         let suspect = given_up && worker.calls_stand_still();
-        if !(end.broke().is_some() || suspect) {
+        if !(end.is_suspect() || suspect) {
             self.record.returned();
         }
-        // At once: while the stream cannot open, the run does not end.
-        if let Some(why) = end.broke() {
+        let end = match end {
+            // After a stop, the error may be the handler's word for the stop.
+            CallEnd::Returned(Err(Error::Fatal(_))) if reader.stopped().is_none() => {
+                CallEnd::Broke("it returned a fatal error")
+            }
+            end => end,
+        };
+        if let CallEnd::Broke(why) = end {
+            // Not after the settlement: the run goes on until its stream opens or it is overdue.
             worker.leave(why);
         }
         end
     }
 
     /// Stops the run at its deadline, in a drain, when an interactive request needs its slot, or when
-    /// it has lost its delivery. Sending may go on for a while after the stop; then `overdue` is canceled. Returns only if the handler has
-    /// failed and the run is not waited for any more.
+    /// it has lost its delivery. Sending may go on for a while after the stop; then `overdue` is
+    /// canceled. Returns only if the handler has failed and the run is not waited for any more.
     async fn watch(&self, overdue: &CancellationToken) -> Undeliverable {
         let (worker, reader) = (self.worker, self.reader);
         let (stop, margin) = tokio::select! {

@@ -108,16 +108,16 @@ impl<'a> ReplySender<'a> {
         decision
     }
 
-    /// Runs the call while the stream is `opening`, and sends pieces as they come, until the call
-    /// has ended and all are published. A stop from the client reaches the call even while opening
-    /// or sending has to wait.
+    /// Runs the call while `opening` opens the stream, and sends pieces as they come, until the call
+    /// has ended and all are published. A cancel reaches the call even while opening or sending has
+    /// to wait. Returns the end of the call even if its pieces could not be sent.
     pub(crate) async fn follow(
         context: &ReplyContext<'_>,
         opening: impl Future<Output = Result<Self, Undeliverable>>,
         call: impl Future<Output = CallEnd>,
         reader: &Reader,
         controls: &mut Receiver<SealedControl>,
-    ) -> Result<(Self, CallEnd), Undeliverable> {
+    ) -> (CallEnd, Result<Self, Undeliverable>) {
         let ended = CancellationToken::new();
         let send = async {
             let sending = async {
@@ -135,10 +135,8 @@ impl<'a> ReplySender<'a> {
             }
             sent
         };
-        // The handler's thread is woken before the stream opens.
-        let (end, sent) =
-            tokio::join!(biased; steer(context, call, reader, controls, &ended), send);
-        Ok((sent?, end))
+        // The call is polled first, so that the handler starts before the open frame is sealed.
+        tokio::join!(biased; steer(context, call, reader, controls, &ended), send)
     }
 
     /// Sends the pieces of the call until it has `ended` and none is left.

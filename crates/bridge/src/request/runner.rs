@@ -31,19 +31,18 @@ pub(crate) enum CallEnd {
     Returned(Result<Finish>),
     /// The call ignored its stop and is not waited for any longer.
     GivenUp,
-    /// The handler panicked, or its thread is gone. The panic message is not kept, as it may quote
-    /// input.
-    Panicked,
+    /// The handler is broken, for this reason.
+    Broke(&'static str),
 }
 
 impl CallEnd {
-    /// Returns the reason if the handler is unusable after this outcome.
-    pub(crate) fn broke(&self) -> Option<&'static str> {
-        match self {
-            Self::Panicked => Some("it panicked"),
-            Self::Returned(Err(Error::Fatal(_))) => Some("it returned a fatal error"),
-            Self::Returned(_) | Self::GivenUp => None,
-        }
+    /// The handler panicked, or its thread is gone. The panic message is not kept, as it may quote
+    /// input.
+    pub(crate) const PANICKED: Self = Self::Broke("it panicked");
+
+    /// Returns true if the request may be the cause of a broken handler.
+    pub(crate) fn is_suspect(&self) -> bool {
+        matches!(self, Self::Broke(_) | Self::Returned(Err(Error::Fatal(_))))
     }
 }
 
@@ -187,9 +186,9 @@ impl Runner {
         let _caller = Caller { phase, leftover };
         let span = Span::current();
         if self.calls.send(Work { call, span, done, resources }).await.is_err() {
-            return CallEnd::Panicked;
+            return CallEnd::PANICKED;
         }
-        outcome.await.unwrap_or(CallEnd::Panicked)
+        outcome.await.unwrap_or(CallEnd::PANICKED)
     }
 
     /// Returns the number of calls that were given up and have not ended.
@@ -304,7 +303,7 @@ async fn run(handler: &dyn AnyHandler, work: Work) {
     let outcome = match answer {
         Ok(Some(returned)) => CallEnd::Returned(returned),
         Ok(None) => return,
-        Err(_) => CallEnd::Panicked,
+        Err(_) => CallEnd::PANICKED,
     };
     drop(resources);
     let _ = done.send(outcome);

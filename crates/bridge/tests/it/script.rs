@@ -32,6 +32,8 @@ pub(crate) enum Script {
     Fail,
     /// Fails by `?` on an error of a library.
     FailForGood,
+    /// Emits one piece and reports that the handler is broken.
+    Break,
     /// Emits one piece and panics in the first run; emits two in the next.
     PanicOnce,
     /// Emits a piece of this many bytes.
@@ -90,6 +92,10 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
             Script::Fail => return Err(HandlerError::retry("the model is out of sorts")),
             Script::FailForGood => {
                 "SECRET".parse::<u8>()?;
+            }
+            Script::Break => {
+                job.emit("one".into())?;
+                return Err(HandlerError::fatal("SECRET"));
             }
             Script::PanicOnce => {
                 job.emit("one".into())?;

@@ -8,9 +8,11 @@ use nsbridge_queue::{AmqpBroker, Broker, Limits, MemoryBroker};
 use nsbridge_testkit::Proxy;
 use nsbridge_testkit::system::Setup;
 use nsbridge_testkit::system::client::{Error, Event};
+use tokio::time::timeout;
 
 use crate::script::{Script, Scripted, ask, fresh_seed, runs, said, submit, system, until};
 use crate::stories;
+use crate::watch::value;
 
 stories! {
     r3_a_failing_model_is_tried_again_and_then_told,
@@ -49,6 +51,32 @@ async fn a_panic_gives_the_job_back_and_ends_the_worker(broker: Arc<dyn Broker>)
     assert!(said.contains("it panicked"), "{said}");
     let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
     assert_eq!(reply.collect().await.unwrap().0, ["one", "two"]);
+}
+
+/// The settlement waits for the stream, which cannot open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_handler_ends_its_worker_while_no_stream_opens() {
+    for script in [Script::PanicOnce, Script::Break] {
+        let broker = MemoryBroker::new();
+        let mut setup = Setup::new().unwrap();
+        setup.grace = Duration::from_millis(100);
+        setup.timing.send_margin = Duration::from_millis(100);
+        let worker = setup.worker::<Scripted>(Arc::new(broker.clone()), ()).await.unwrap();
+        let client = setup.client(Arc::new(broker.clone())).await.unwrap();
+        let reply = submit(&client, &setup, Script::Say { pieces: 1, every_ms: 0 }).await.unwrap();
+        reply.collect().await.unwrap();
+        broker.refuse();
+        broker.cut(&format!("{} publish", setup.worker));
+        let broken = ask(&setup, script.clone(), fresh_seed());
+        let seed = broken.seed.unwrap();
+        let _reply = client.submit::<String>(broken).await.unwrap();
+        timeout(Duration::from_secs(5), worker.drain().begun()).await.expect("it must leave");
+        let ended = worker.ended().await.unwrap_err().to_string();
+        assert!(ended.contains("it panicked") || ended.contains("a fatal error"), "{ended}");
+        assert!(!ended.contains("SECRET"), "{ended}");
+        assert_eq!(runs(seed).len(), 1);
+        assert_eq!(value(&setup.observability.metrics, "nsbridge_attempts_opened_total", ""), 1.0);
+    }
 }
 
 async fn r7_a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Arc<dyn Broker>) {

@@ -17,7 +17,8 @@ use crate::clock::SECOND;
 use crate::journal::{Line, Run, What, from_hex, to_hex};
 use crate::stage::KEYRING;
 
-/// Maximum delay of the tap: a frame may be recorded this much after the start of its run.
+/// Maximum delay of an opening frame: it may be recorded this much after the start of its run. A
+/// first attempt starts while its stream opens, and the tap is late.
 const LATE: u64 = SECOND / 2;
 
 /// Copies and streams of a round.
