@@ -107,13 +107,7 @@ impl Metrics {
     /// Creates the metrics of a gateway that serves these models.
     pub(crate) fn new(models: &Models, files: &RefusedFiles) -> Self {
         let mut registry = Registry::default();
-        for file in [ReloadedFile::Keyring, ReloadedFile::ApiKeys, ReloadedFile::Certificate] {
-            // A change that was refused before stays so.
-            drop(files.gauge(file));
-        }
-        let prefixed = registry.sub_registry_with_prefix("nsbridge_gateway");
-        Shelf(prefixed).put(&names::FILE_REFUSED, &files.0);
-        let mut inner = Inner::register(&mut registry);
+        let mut inner = Inner::register(&mut registry, files);
         for (name, model, task) in models.queues() {
             let operations: &[&str] = match task {
                 Task::Generate => &["chat", "completion", "message", "response"],
@@ -208,7 +202,7 @@ impl Metrics {
 
 impl Inner {
     /// Registers all metrics under their names.
-    fn register(registry: &mut Registry) -> Self {
+    fn register(registry: &mut Registry, files: &RefusedFiles) -> Self {
         let mut all = Shelf(registry);
         let requests = all.seconds(&names::REQUEST_DURATION, &requests());
         let first_chunk = all.seconds(&names::FIRST_CHUNK, &first_chunks());
@@ -216,6 +210,11 @@ impl Inner {
         let token_usage = all.put(&names::TOKEN_USAGE, &token_usage());
         let mut ours = Shelf(registry.sub_registry_with_prefix("nsbridge_gateway"));
         let [replies, failed, refused] = [(); 3].map(|()| Counters::default());
+        for file in [ReloadedFile::Keyring, ReloadedFile::ApiKeys, ReloadedFile::Certificate] {
+            // A change that was refused before stays so.
+            drop(files.gauge(file));
+        }
+        ours.put(&names::FILE_REFUSED, &files.0);
         for end in End::NAMES {
             drop(replies.get_or_create(&[("end", end)]));
         }
