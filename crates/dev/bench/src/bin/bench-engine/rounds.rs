@@ -6,14 +6,24 @@ use nsbridge_bench::report::median;
 use crate::bandwidth::Bandwidth;
 use crate::engine::{Engine, Question};
 
-/// Decode step of one stream.
-const DECODE: Question = Question::Steps { sequences: 1, tokens: 1, rounds: 24 };
-/// Step of four tokens of one stream, as a draft of three tokens needs it.
-const VERIFY: Question = Question::Steps { sequences: 1, tokens: 4, rounds: 16 };
-/// Decode step of sixteen streams.
-const STREAMS: Question = Question::Steps { sequences: 16, tokens: 1, rounds: 8 };
-/// Prompt of 256 tokens.
-const PROMPT: Question = Question::Steps { sequences: 1, tokens: 256, rounds: 3 };
+/// Questions of a round, in the order of [`Seen`]'s times: a decode step of one stream; a step of four
+/// tokens, as a draft of three tokens needs it; a decode step of sixteen streams; a prompt of 256
+/// tokens. `rounds` is the number of steps that an answer has.
+const fn questions(rounds: [usize; 4]) -> [Question; 4] {
+    [
+        Question::Steps { sequences: 1, tokens: 1, rounds: rounds[0] },
+        Question::Steps { sequences: 1, tokens: 4, rounds: rounds[1] },
+        Question::Steps { sequences: 16, tokens: 1, rounds: rounds[2] },
+        Question::Steps { sequences: 1, tokens: 256, rounds: rounds[3] },
+    ]
+}
+
+/// Questions of a round that asks each of them once.
+const LONG: [Question; 4] = questions([24, 16, 8, 3]);
+
+/// Questions of a block, and the number of blocks of a round.
+const SHORT: [Question; 4] = questions([8, 4, 3, 1]);
+const BLOCKS: usize = 6;
 
 /// Minimum cosine similarity of the logits of two engines. Formats of eight bits differ by one or
 /// two thousandths; another model, or a wrong rotary embedding, is far below.
@@ -65,39 +75,74 @@ impl Group {
         Ok(())
     }
 
-    /// Runs a warm-up and this number of rounds. Each question goes to every engine before the next
-    /// question, so that a phase of the machine meets all of them. If the number is even, each engine
-    /// is as often the first of a round as the last.
+    /// Runs a warm-up and this number of rounds. If the number is even, each engine is as often the
+    /// first of a round as the last.
     pub(crate) fn measure(&mut self, rounds: usize, bandwidth: Option<&Bandwidth>) -> Result<()> {
         for round in 0..=rounds {
             let bandwidth = bandwidth.map_or(0.0, Bandwidth::measure);
-            let mut seconds = vec![Vec::new(); 1 + self.peers.len()];
-            for question in [DECODE, VERIFY, STREAMS, PROMPT] {
-                for (place, measured) in self.in_turn(round) {
-                    let times = measured.engine.ask(question)?;
-                    seconds[place].extend(times.map(|mut times| median(&mut times)));
-                }
-            }
+            let mut times = self.no_times();
+            self.ask_each(LONG, round, &mut times)?;
+            self.take(&times, bandwidth, round > 0);
+        }
+        Ok(())
+    }
+
+    /// Runs one round in blocks of short questions, after a warm-up. A phase of the machine that
+    /// lasts longer than a block meets all engines.
+    pub(crate) fn measure_in_blocks(&mut self) -> Result<()> {
+        self.ask_each(SHORT, 0, &mut self.no_times())?;
+        let mut times = self.no_times();
+        for block in 0..BLOCKS {
+            self.ask_each(SHORT, block, &mut times)?;
+        }
+        self.take(&times, 0.0, true);
+        Ok(())
+    }
+
+    fn no_times(&self) -> Vec<[Vec<f64>; 4]> {
+        vec![Default::default(); 1 + self.peers.len()]
+    }
+
+    /// Asks each question of every engine before the next question, and adds the times by engine.
+    fn ask_each(
+        &mut self,
+        questions: [Question; 4],
+        round: usize,
+        times: &mut [[Vec<f64>; 4]],
+    ) -> Result<()> {
+        for (at, question) in questions.into_iter().enumerate() {
             for (place, measured) in self.in_turn(round) {
-                let &[one, four, streams, prompt] = &seconds[place][..] else {
-                    // A partial measurement is not comparable, so the values are discarded.
-                    measured.rounds.clear();
-                    continue;
-                };
-                let seen = Seen {
-                    decode: 1.0 / one,
-                    prefill: 256.0 / prompt,
-                    verify_cost: four / one,
-                    streams: 16.0 / streams,
-                    bandwidth,
-                };
-                eprintln!("round {round}: {}: {seen:.2?}", measured.engine.about);
-                if round > 0 {
-                    measured.rounds.push(seen);
-                }
+                times[place][at].extend(measured.engine.ask(question)?.into_iter().flatten());
             }
         }
         Ok(())
+    }
+
+    /// Takes the medians of the times of a round, or only prints them if it is not kept.
+    fn take(&mut self, times: &[[Vec<f64>; 4]], bandwidth: f64, kept: bool) {
+        for (place, measured) in self.in_turn(0) {
+            if times[place].iter().any(Vec::is_empty) {
+                // A partial measurement is not comparable, so the values are discarded.
+                measured.rounds.clear();
+                continue;
+            }
+            let [one, four, streams, prompt] = times[place].clone().map(|mut all| median(&mut all));
+            let seen = Seen {
+                decode: 1.0 / one,
+                prefill: 256.0 / prompt,
+                verify_cost: four / one,
+                streams: 16.0 / streams,
+                bandwidth,
+            };
+            eprintln!(
+                "{}{}: {seen:.2?}",
+                if kept { "" } else { "warm-up: " },
+                measured.engine.about
+            );
+            if kept {
+                measured.rounds.push(seen);
+            }
+        }
     }
 
     /// Returns the engines of a round with their places in the group, in reverse order in each
