@@ -94,6 +94,9 @@ enum Command {
         /// Removes the bulk requests that wait, with --waiting, instead of the interactive ones.
         #[arg(long, requires = "waiting")]
         bulk: bool,
+        /// Removes all dead letters, if no filter selects some.
+        #[arg(long, conflicts_with_all = ["id", "reason", "older_than", "waiting"])]
+        all: bool,
         /// Removes the messages. Without this option they are only counted.
         #[arg(long)]
         yes: bool,
@@ -129,7 +132,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
                 let timeout = Duration::from_secs(timeout);
                 replay::run(&place, &which, keys, timeout, out.as_deref()).await
             }
-            Command::Purge { place, which, waiting, bulk, yes } => {
+            Command::Purge { place, which, waiting, bulk, all, yes } => {
+                ensure!(
+                    !yes || all || waiting || which.selects(),
+                    "this would remove all dead letters of {}: add --all, or select some with --id, \
+                     --reason or --older-than",
+                    place.model
+                );
                 let priority = if bulk { Priority::Bulk } else { Priority::Interactive };
                 purge(&place, &which, waiting.then_some(priority), yes).await
             }

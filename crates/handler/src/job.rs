@@ -110,7 +110,7 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
     }
 
     /// Returns the pieces that the client already has from an earlier attempt, and promises to
-    /// continue after them.
+    /// continue after them. Returns nothing after the first piece of this call.
     ///
     /// A handler that never calls this starts over from the first piece. That is slower and equally
     /// correct, because the client compares the pieces.
@@ -180,7 +180,7 @@ impl<O: Serialize + DeserializeOwned> AsyncJob<O> {
     }
 
     /// Returns the pieces that the client already has from an earlier attempt, and promises to
-    /// continue after them.
+    /// continue after them. Returns nothing after the first piece of this call.
     ///
     /// A handler that never calls this starts over from the first piece. That is slower and equally
     /// correct, because the client compares the pieces.
@@ -237,8 +237,9 @@ impl<O: Serialize + DeserializeOwned> Call<O> {
             let decoded: Result<Vec<O>, _> =
                 offered.pieces.iter().map(|piece| serde_json::from_slice(piece)).collect();
             // Pieces that do not decode as this type are discarded: the handler starts over.
-            if let Ok(pieces) = decoded {
-                self.writer.resume(&offered);
+            if let Ok(pieces) = decoded
+                && self.writer.resume(&offered)
+            {
                 self.resumed = pieces;
             }
         }

@@ -178,14 +178,19 @@ impl Writer {
         }
     }
 
-    /// Adds the pieces that the client already has. Valid only before the first piece.
-    pub(crate) fn resume(&self, pieces: &Pieces) {
+    /// Adds the pieces that the client already has. Returns false, and adds nothing, after the first
+    /// piece of the call: the pieces of the reply would change their numbers.
+    pub(crate) fn resume(&self, pieces: &Pieces) -> bool {
         let mut state = self.0.state();
+        if !state.ends.is_empty() {
+            return false;
+        }
         for piece in &pieces.pieces {
             state.push(piece);
         }
         state.resumed = pieces.len();
         state.sent = state.encoded.len();
+        true
     }
 
     pub(crate) fn set_max_pieces(&self, pieces: usize) {

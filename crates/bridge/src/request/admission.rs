@@ -26,7 +26,8 @@ pub(crate) struct AdmittedRequest {
     pub(crate) attempt: AttemptNo,
     /// Number of earlier deliveries of this copy.
     pub(crate) deliveries: u64,
-    pub(crate) redelivered: bool,
+    /// True if an earlier delivery, or an earlier attempt, may have begun the reply.
+    pub(crate) is_later: bool,
     /// Provider of its key.
     pub(crate) provider: Provider,
     pub(crate) reply_to: String,
@@ -205,7 +206,7 @@ pub(crate) async fn open(
         commitment: frame.commitment(),
         attempt,
         deliveries: delivery.deliveries,
-        redelivered: delivery.redelivered || attempt.is_retry(),
+        is_later: delivery.redelivered || attempt.is_retry(),
         provider: frame.provider(),
         reply_to: reply.queue,
         reply_root: opened.reply_root,

@@ -167,7 +167,7 @@ impl Run<'_> {
         let trace = context.trace;
         trace.runs();
         cancelled |= cancelled_early(context, controls);
-        let waits = request.redelivered && worker.reply.resume_from_client;
+        let waits = request.is_later && worker.reply.resume_from_client;
         let (opened, resume) = if waits || cancelled {
             let mut reply = ReplySender::open(context, self.running.attempt()).await?;
             let decision = match cancelled {

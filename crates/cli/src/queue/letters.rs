@@ -51,6 +51,11 @@ fn read_reason(text: &str) -> Result<ErrorCode, String> {
 }
 
 impl Which {
+    /// Returns true if the filter selects some of the dead letters instead of all.
+    pub(super) fn selects(&self) -> bool {
+        self.id.is_some() || self.reason.is_some() || self.older_than.is_some()
+    }
+
     pub(super) fn fits(&self, letter: &Letter) -> bool {
         let old = |days: u64| {
             let age = letter.dead_at().and_then(|at| SystemTime::now().duration_since(at).ok());

@@ -86,7 +86,9 @@ fn what_waits_for_a_worker_can_be_counted_and_removed() {
     // The broker expires only the message at the head of the queue, so the request may be in either
     // queue.
     let waiting = queue(&place, &["purge", "--waiting", "--yes"]);
-    let died = queue(&place, &["purge", "--yes"]);
+    let (code, _, err) = queue(&place, &["purge", "--yes"]);
+    assert!(code == Some(1) && err.contains("add --all"), "{err}");
+    let died = queue(&place, &["purge", "--all", "--yes"]);
     assert_eq!((waiting.0, died.0), (Some(0), Some(0)));
     let removed = [waiting.2, died.2].concat();
     assert_eq!(removed.matches("1 messages were removed").count(), 1, "{removed}");

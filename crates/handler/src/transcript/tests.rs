@@ -171,6 +171,17 @@ fn resumed_pieces_stand_before_the_new_ones_and_take_no_room() {
 }
 
 #[test]
+fn nothing_is_resumed_after_the_first_piece() {
+    let offered = Pieces { first: 0, pieces: vec![b"\"a\"".to_vec(), b"\"b\"".to_vec()] };
+    let (mut job, reader) = job(Some(offered));
+    job.emitter().try_emit(&"a".into()).unwrap();
+    assert!(job.accept_resume().is_empty());
+    job.emitter().try_emit(&"b".into()).unwrap();
+    assert_eq!((reader.resumed(), reader.len()), (0, 2));
+    assert_eq!(pieces(&reader, 0), ["a", "b"]);
+}
+
+#[test]
 fn pieces_of_another_type_are_not_resumed() {
     let offered = Pieces { first: 0, pieces: vec![b"\"a\"".to_vec(), b"7".to_vec()] };
     let (mut job, reader) = job(Some(offered));

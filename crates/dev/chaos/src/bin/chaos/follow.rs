@@ -109,6 +109,11 @@ pub(crate) fn runs(lines: &[Line], asks: &[usize]) -> usize {
     lines.iter().filter(of).count()
 }
 
+/// Returns true if the caller of one of these requests has an id.
+pub(crate) fn has_id(lines: &[Line], asks: &[usize]) -> bool {
+    lines.iter().any(|line| matches!(&line.what, What::Asked { n, .. } if asks.contains(n)))
+}
+
 /// Returns true if a run of request `n` emitted all its pieces.
 pub(crate) fn was_said(lines: &[Line], n: usize) -> bool {
     let said =

@@ -119,12 +119,6 @@ impl Stage {
         }
         Ok(())
     }
-
-    /// Waits until the caller of request `n` has the id of its response.
-    pub(crate) fn until_asked(&mut self, n: usize) -> Result<()> {
-        let asked = |line: &Line| matches!(line.what, What::Asked { n: other, .. } if other == n);
-        self.until(&format!("the id of request {n}"), |lines| lines.iter().any(asked))
-    }
 }
 
 /// Writes a random key that only its owner can read.
