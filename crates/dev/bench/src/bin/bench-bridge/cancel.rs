@@ -1,12 +1,14 @@
 //! Time from a client's cancel to the failing `emit` of the handler.
 
 use std::sync::LazyLock;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nsbridge_handler::{AsyncHandler, AsyncJob, Finish, Models};
 use tokio::sync::watch;
-use tokio::time::{interval, sleep, timeout};
+use tokio::task::spawn_blocking;
+use tokio::time::{interval, timeout};
 
 use crate::flood::Order;
 use crate::ours::System;
@@ -123,7 +125,8 @@ async fn stop_ms(system: &System, way: Way, point: Duration) -> Result<f64> {
     for _ in 0..3 {
         reply.next().await.context("no piece came")??;
     }
-    sleep(point).await;
+    // The runtime's timers fire at whole milliseconds, as those of the handler do.
+    spawn_blocking(move || thread::sleep(point)).await?;
     let mut stopped = STOPPED.subscribe();
     stopped.borrow_and_update();
     let left = Instant::now();
