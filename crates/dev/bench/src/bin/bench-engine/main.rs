@@ -197,7 +197,7 @@ fn before(binary: &Path, models: &[&str]) -> Result<()> {
             group.measure_in_blocks()?;
             // Requests cost the same steps in any format.
             if name == "q8_0" {
-                serving.measure(&mut group, turn..turn + 1)?;
+                serving.measure_turn(&mut group, turn)?;
             }
         }
         rows(&group, name).into_iter().for_each(|row| report.push(row));

@@ -54,17 +54,37 @@ impl Serving {
         Self { questions, answers }
     }
 
-    /// Asks all engines in these rounds, each question before the next. The number of a round decides
-    /// which engine is first.
+    /// Asks all engines in these rounds, each question once and before the next. The number of a round
+    /// decides which engine is first.
     pub(crate) fn measure(&mut self, group: &mut Group, rounds: Range<usize>) -> Result<()> {
-        let warm_up = Question::Serve { streams: 1, prompt: 8, tokens: 2 };
-        for (_, Measured { engine, .. }) in group.in_turn(0) {
-            engine.ask(warm_up)?;
-        }
+        warm_up(group)?;
         for round in rounds {
-            for ((question, _), answers) in self.questions.iter().zip(&mut self.answers) {
-                let is_prefix = matches!(question, Question::Prefix { .. });
-                for (place, Measured { engine, .. }) in group.in_turn(round) {
+            self.ask_each(group, round, |_| 1)?;
+        }
+        Ok(())
+    }
+
+    /// Asks both builds of a comparison in one of its turns. The answers to a short question differ
+    /// more, so it is asked more often than the longest.
+    pub(crate) fn measure_turn(&mut self, group: &mut Group, turn: usize) -> Result<()> {
+        warm_up(group)?;
+        self.ask_each(group, turn, |question| match question {
+            Question::Serve { streams: 64, .. } => 1,
+            _ => 4,
+        })
+    }
+
+    /// Asks each question `times` times in a round.
+    fn ask_each(
+        &mut self,
+        group: &mut Group,
+        round: usize,
+        times: impl Fn(&Question) -> usize,
+    ) -> Result<()> {
+        for ((question, _), answers) in self.questions.iter().zip(&mut self.answers) {
+            let is_prefix = matches!(question, Question::Prefix { .. });
+            for time in 0..times(question) {
+                for (place, Measured { engine, .. }) in group.in_turn(round + time) {
                     if is_prefix && engine.suffix == ".vs_openvino" {
                         continue;
                     }
@@ -109,6 +129,14 @@ impl Serving {
         }
         rows
     }
+}
+
+/// Loads the handler of each engine.
+fn warm_up(group: &mut Group) -> Result<()> {
+    for (_, Measured { engine, .. }) in group.in_turn(0) {
+        engine.ask(Question::Serve { streams: 1, prompt: 8, tokens: 2 })?;
+    }
+    Ok(())
 }
 
 impl Kind {
