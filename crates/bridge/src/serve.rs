@@ -38,6 +38,8 @@ by NSBRIDGE_<SECTION>__<FIELD> in the environment too.
 
 /// Runs a worker with a [`Handler`]; the whole of a worker binary's `main`.
 ///
+/// The worker may call the handler more than once for a request (see the contract of [`Handler`]).
+///
 /// Reads `--config FILE` (`worker.toml` if absent). SIGTERM or Ctrl-C begins a drain: running jobs
 /// get `grace_s` seconds, and the rest is requeued. The exit code is 0 after a drain, 1 after a
 /// failure, 2 for a wrong command line.

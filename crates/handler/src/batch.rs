@@ -61,6 +61,8 @@ use queue::Queue;
 ///   [`testing::check_batch`](crate::testing) tests this.
 /// - An error that one input causes is the `Err` of that input in the list, not the `Err` of the
 ///   whole list.
+/// - An input may be run more than once: alone after the failure of its batch, and in another
+///   attempt at its request, as by a [`Handler`](crate::Handler).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be batched: implement load and run of `Batch`",
     note = "docs/handlers.md has a section on batches"

@@ -11,7 +11,8 @@ use crate::{Result, Stop};
 
 /// Non-blocking sender of the pieces of one call, for an engine that serves many calls.
 ///
-/// Obtain one from [`AsyncJob::emitter`](crate::AsyncJob::emitter) and pass it to the engine's thread.
+/// Obtain one from [`AsyncJob::emitter`](crate::AsyncJob::emitter) or
+/// [`Job::emitter`](crate::Job::emitter), and pass it to the engine's thread.
 /// `handle` then waits until the engine signals that the reply is complete.
 pub struct Emitter<O> {
     writer: Writer,

@@ -14,8 +14,8 @@ use crate::models::Models;
 /// Loaded model that answers one request per call, in a plain loop that may block its thread.
 ///
 /// The worker calls [`load`](Self::load) once, before it consumes from the queue. It then calls
-/// [`handle`](Self::handle) once per request, on up to [`threads`](Self::threads) threads. An engine
-/// that interleaves many requests implements [`AsyncHandler`].
+/// [`handle`](Self::handle) for each attempt at a request, on up to [`threads`](Self::threads)
+/// threads. An engine that interleaves many requests implements [`AsyncHandler`].
 ///
 /// ```
 /// use nsbridge_handler::{Finish, Handler, Job, Models, Result};
@@ -50,6 +50,10 @@ use crate::models::Models;
 /// - A call that ends early leaves the handler able to answer the next request.
 /// - The pieces depend on the weights, the input and the seed alone. Another worker can then
 ///   continue a reply in the middle without a visible break.
+/// - A request may be answered by more than one call: in a retry, and after the loss of a worker or
+///   of a connection. Such calls may run at the same time, in two workers or in one. A side effect
+///   of a call may therefore happen more than once, and the id of a request does not identify a
+///   call.
 ///
 /// [`testing::check`](crate::testing) tests a handler against this contract.
 #[diagnostic::on_unimplemented(
@@ -76,7 +80,8 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// An error ends the worker with a non-zero exit code before it takes a request.
     fn load(options: Self::Options, models: Models) -> Result<Self>;
 
-    /// Answers one request. May block.
+    /// Answers one request. May block. May be called more than once for a request (see the
+    /// contract).
     ///
     /// # Errors
     ///
@@ -114,8 +119,8 @@ pub trait Handler: Send + Sync + Sized + 'static {
         Vec::new()
     }
 
-    /// Returns an id of everything besides the request that determines the tokens. Equal ids
-    /// promise equal tokens.
+    /// Returns an id of everything besides the request that determines the pieces. Equal ids
+    /// promise equal pieces. With `None`, all workers of the model count as equal.
     fn fingerprint(&self) -> Option<Fingerprint> {
         None
     }
@@ -123,8 +128,9 @@ pub trait Handler: Send + Sync + Sized + 'static {
 
 /// Loaded model that answers many requests at once on one thread: an engine or a batcher.
 ///
-/// The worker polls all calls on one thread, up to [`tasks`](Self::tasks) of them at a time, so a
-/// call must await and must never block. A plain loop over a model implements [`Handler`].
+/// The worker calls [`handle`](Self::handle) for each attempt at a request. It polls all calls on
+/// one thread, up to [`tasks`](Self::tasks) of them at a time, so a call must await and must never
+/// block. A plain loop over a model implements [`Handler`].
 ///
 /// # Contract
 ///
@@ -135,6 +141,7 @@ pub trait Handler: Send + Sync + Sized + 'static {
 /// - Dropping the future of `handle` leaves the handler able to answer the next request.
 /// - The pieces depend on the weights, the input and the seed alone. Another worker can then
 ///   continue a reply in the middle without a visible break.
+/// - A request may be answered by more than one call, as by a [`Handler`].
 ///
 /// [`testing::check`](crate::testing) tests a handler against this contract.
 ///
@@ -188,7 +195,10 @@ pub trait AsyncHandler: Send + Sync + Sized + 'static {
     /// An error ends the worker with a non-zero exit code before it takes a request.
     async fn load(options: Self::Options, models: Models) -> Result<Self>;
 
-    /// Answers one request. Must not block.
+    /// Answers one request. Must not block. May be called more than once for a request (see the
+    /// contract).
+    ///
+    /// # Errors
     ///
     /// The variant of the [`Error`] decides how the worker handles the request.
     async fn handle(&self, input: Self::Input, job: &mut AsyncJob<Self::Output>) -> Result<Finish>;
@@ -222,8 +232,8 @@ pub trait AsyncHandler: Send + Sync + Sized + 'static {
         Vec::new()
     }
 
-    /// Returns an id of everything besides the request that determines the tokens. Equal ids
-    /// promise equal tokens.
+    /// Returns an id of everything besides the request that determines the pieces. Equal ids
+    /// promise equal pieces. With `None`, all workers of the model count as equal.
     fn fingerprint(&self) -> Option<Fingerprint> {
         None
     }

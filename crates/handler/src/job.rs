@@ -35,7 +35,8 @@ pub struct AsyncJob<O>(Call<O>);
 pub struct JobInfo {
     /// Request id, safe to log.
     pub id: RequestId,
-    /// Number of this attempt.
+    /// Number of this attempt, 1 for the first one. The numbers have gaps, two attempts may share
+    /// one, and the pieces must not depend on it.
     pub attempt: AttemptNo,
     /// Seed from which all randomness must be derived.
     pub seed: u64,
@@ -87,7 +88,8 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
         &self.0.info
     }
 
-    /// Sends a piece. Blocks the thread while the client is too far behind.
+    /// Sends a piece. Blocks the thread while the client is too far behind. After `Ok` the piece is in
+    /// the buffer of the reply; the client may not have it yet.
     ///
     /// # Errors
     ///
@@ -110,7 +112,10 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
     }
 
     /// Returns the pieces that the client already has from an earlier attempt, and promises to
-    /// continue after them. Returns nothing after the first piece of this call.
+    /// continue after them.
+    ///
+    /// Call it before the first piece is emitted. A first call after that returns nothing, because the
+    /// call has already begun the reply anew. Each further call returns the same as the first.
     ///
     /// A handler that never calls this starts over from the first piece. That is slower and equally
     /// correct, because the client compares the pieces.
@@ -129,7 +134,8 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
     }
 
     /// Declares the number of tokens of the prompt, for the usage of a reply that a layer around the
-    /// handler ends.
+    /// handler ends, such as a judge. A handler without such a layer needs only the usage of its
+    /// [`Finish`](crate::Finish).
     pub fn set_input_tokens(&mut self, tokens: u64) {
         self.0.writer.set_input_tokens(tokens);
     }
@@ -156,7 +162,8 @@ impl<O: Serialize + DeserializeOwned> AsyncJob<O> {
         &self.0.info
     }
 
-    /// Sends a piece. Waits while the client is too far behind.
+    /// Sends a piece. Waits while the client is too far behind. After `Ok` the piece is in the buffer
+    /// of the reply; the client may not have it yet.
     ///
     /// # Errors
     ///
@@ -180,7 +187,10 @@ impl<O: Serialize + DeserializeOwned> AsyncJob<O> {
     }
 
     /// Returns the pieces that the client already has from an earlier attempt, and promises to
-    /// continue after them. Returns nothing after the first piece of this call.
+    /// continue after them.
+    ///
+    /// Call it before the first piece is emitted. A first call after that returns nothing, because the
+    /// call has already begun the reply anew. Each further call returns the same as the first.
     ///
     /// A handler that never calls this starts over from the first piece. That is slower and equally
     /// correct, because the client compares the pieces.
@@ -199,7 +209,8 @@ impl<O: Serialize + DeserializeOwned> AsyncJob<O> {
     }
 
     /// Declares the number of tokens of the prompt, for the usage of a reply that a layer around the
-    /// handler ends.
+    /// handler ends, such as a judge. A handler without such a layer needs only the usage of its
+    /// [`Finish`](crate::Finish).
     pub fn set_input_tokens(&mut self, tokens: u64) {
         self.0.writer.set_input_tokens(tokens);
     }

@@ -2,7 +2,8 @@
 //!
 //! A handler answers requests. It sees no queue, no key and no encrypted byte: the bridge loads the
 //! handler, passes it requests, streams the pieces it emits and stops a call when the client is
-//! gone. A handler's crate depends on `nsbridge`, which re-exports all of this beside `serve`.
+//! gone. It may call the handler more than once for a request (see the contract of [`Handler`]). A
+//! handler's crate depends on `nsbridge`, which re-exports all of this beside `serve`.
 //!
 //! ```
 //! use nsbridge_handler::{Finish, Handler, Job, Models, Result};

@@ -318,7 +318,8 @@ impl Reader {
         state.encoded.len() - state.start(index)
     }
 
-    /// Marks all pieces before `index` as sent, so that the handler can emit more.
+    /// Marks all pieces before `index` as sent, so that the handler can emit more. Sent means
+    /// published; the broker may not have confirmed the frame yet.
     pub fn sent(&self, index: usize) {
         let wake = {
             let mut state = self.0.state();

@@ -13,9 +13,10 @@ use crate::place::{Process, nsbridge};
 const PAGE: &str = include_str!("../../../../docs/handlers.md");
 
 /// Files that the page prints.
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "parrot/Cargo.toml",
     "parrot/src/main.rs",
+    "parrot/src/tests.rs",
     "parrot/worker.toml",
     "caller/Cargo.toml",
     "caller/src/main.rs",
