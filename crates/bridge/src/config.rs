@@ -164,7 +164,7 @@ pub struct ReplyConfig {
     pub coalesce_bytes: usize,
     /// Maximum number of frames of one reply without a publisher confirm.
     pub window: usize,
-    /// Resumes a redelivered request after the pieces that its client already has.
+    /// Resumes a reply, in a later attempt, after the pieces that its client already has.
     pub resume_from_client: bool,
     /// Maximum wait for the client's `resume`, in ms.
     pub resume_wait_ms: u64,

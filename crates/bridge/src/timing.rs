@@ -11,8 +11,8 @@ use std::time::Duration;
 pub struct Timing {
     /// Maximum time between two frames of an open stream (rule A4): 5 s.
     pub heartbeat: Duration,
-    /// Minimum time that the worker of a redelivered request waits for the client's `resume` (rule
-    /// R7): 250 ms.
+    /// Minimum time that the worker of a later attempt waits for the client's `resume` (rule R7):
+    /// 250 ms.
     pub min_resume_wait: Duration,
     /// Time between two misses of a reply queue after which its client is gone (rule R10): 2 s. A
     /// queue may be missing for a moment while its client reconnects.

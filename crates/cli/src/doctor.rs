@@ -145,7 +145,7 @@ async fn takes_large(connection: &dyn Connection) -> Result<&'static str> {
     })
 }
 
-/// Creates and removes a run record, as a worker does for a redelivered request. The permission for
+/// Creates and removes a run record, as a worker does for a redelivered message. The permission for
 /// it is easily forgotten.
 async fn keep_a_record(connection: &dyn Connection, model: &ModelName) -> Result<()> {
     let queue = run_record(model, Uuid::now_v7().as_u128());

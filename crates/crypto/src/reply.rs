@@ -7,8 +7,9 @@
 //!  ..    ciphertext, tag        all above is authenticated
 //! ```
 //!
-//! Every stream has its own key, derived with a fresh salt. A redelivered request is answered
-//! twice, and two streams under one key and counter would break AES-GCM.
+//! Every stream has its own key, derived with a fresh salt. One request may be answered by several
+//! streams, of later attempts or after a lost connection. Two streams under one key would use each
+//! nonce twice, which breaks AES-GCM.
 
 use nsbridge_protocol::{AttemptNo, MAX_PIECE_BYTES, RequestId, StreamId};
 

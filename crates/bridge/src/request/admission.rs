@@ -24,9 +24,10 @@ pub(crate) struct AdmittedRequest {
     /// Key commitment, which binds the copy to its key.
     pub(crate) commitment: [u8; 32],
     pub(crate) attempt: AttemptNo,
-    /// Number of earlier deliveries of this copy.
+    /// Number of earlier deliveries of this message, counted by the broker (rule A1).
     pub(crate) deliveries: u64,
-    /// True if an earlier delivery, or an earlier attempt, may have begun the reply.
+    /// True for a later attempt: an earlier one may have sent pieces. The broker has redelivered the
+    /// message, or it is not the first copy of its request (a retry, a renewal, a copy of the client).
     pub(crate) is_later: bool,
     /// Provider of its key.
     pub(crate) provider: Provider,

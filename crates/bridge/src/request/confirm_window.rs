@@ -82,7 +82,7 @@ impl ConfirmWindow {
         self.gone
     }
 
-    /// Publishes a frame. Its confirm is read later.
+    /// Publishes a frame and keeps it. [`read_confirms`](Self::read_confirms) reads its confirm later.
     pub(crate) async fn push(&mut self, message: Message) -> Result<()> {
         let confirm = if self.resend.is_some() {
             // The frame is sent after those before it, by the resend.

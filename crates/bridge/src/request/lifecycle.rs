@@ -77,7 +77,8 @@ pub(crate) async fn run(
     };
     let disposition = answered.unwrap_or_else(|stuck| unsent(&stuck, &request, &reader));
     let over = disposition.is_over();
-    // From here on a redelivered copy, or a retry of this one, is a job of its own.
+    // From here on, another delivery of the job begins a run of its own, or is acked if the job is
+    // over.
     let deliveries = running.end(over);
     // Before the message is settled, because the worker that takes it next reads the record.
     record.close(over).await;
@@ -120,7 +121,7 @@ async fn register<'a>(
     }
 }
 
-/// One run of a job.
+/// One run of a job: a call of the handler and its reply.
 struct Run<'a> {
     worker: &'a WorkerContext,
     request: &'a AdmittedRequest,
@@ -213,7 +214,8 @@ impl Run<'_> {
         Ok(disposition)
     }
 
-    /// Waits for a permit, unless the request is poison (rule R1).
+    /// Waits for a permit, unless the request is poison (rule R1). Enters no run in the record:
+    /// [`RunRecord::enter`] does that later, just before the call.
     async fn enter(&self, arrival: Arrival) -> Entry {
         let Self { worker, request, running, .. } = self;
         let unreturned = tokio::select! {
@@ -239,7 +241,8 @@ impl Run<'_> {
         Entry::Slot(slot)
     }
 
-    /// Calls the handler. The run of a redelivered request is recorded before it begins.
+    /// Calls the handler. The run of a redelivered message is recorded before it begins. A new
+    /// message, such as a retry, has no earlier delivery to blame, even in a later attempt.
     async fn call(
         &self,
         input: Vec<u8>,
@@ -376,7 +379,7 @@ impl Run<'_> {
     }
 }
 
-/// Answer to a delivery that is ready to run.
+/// Answer of [`Run::enter`] to a delivery that is ready to run.
 enum Entry {
     Slot(Slot),
     /// This many recorded runs did not return.

@@ -55,11 +55,13 @@ impl<'a> ReplySender<'a> {
         Ok(Self { context, number, stream, known: 0, last_sent, last_frame: now })
     }
 
-    /// Waits for the pieces that the client of a redelivered job of this age already has (rule R7).
+    /// Waits for the pieces that the client already has (rule R7), in a later attempt at a request of
+    /// this age.
     ///
     /// A live client answers at once, without pieces if it has none. So the whole wait is spent
     /// only on a client that does not answer. To begin too early would repeat the work for the
-    /// client's pieces.
+    /// client's pieces. No heartbeat is sent during the wait (rule A4): [`send`](Self::send) sends
+    /// them.
     pub(crate) async fn wait_for_resume(
         &mut self,
         controls: &mut Receiver<SealedControl>,
@@ -139,7 +141,7 @@ impl<'a> ReplySender<'a> {
         tokio::join!(biased; steer(context, call, reader, controls, &ended), send)
     }
 
-    /// Sends the pieces of the call until it has `ended` and none is left.
+    /// Sends the pieces of the call until it has `ended` and none is left, and heartbeats in between.
     async fn send(
         &mut self,
         reader: &Reader,

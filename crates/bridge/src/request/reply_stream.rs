@@ -49,7 +49,8 @@ impl ReplyContext<'_> {
     }
 }
 
-/// Reason why a stream could not send.
+/// Reason why a stream could not send. It is about the channel or the sealing; a broken handler is
+/// [`Disposition::Broken`].
 #[derive(Debug)]
 pub(crate) enum Broken {
     /// The channel is gone, and its frames may or may not have arrived: open another stream.
@@ -162,6 +163,7 @@ impl<'a> ReplyStream<'a> {
     }
 
     /// Encrypts the next pieces as one data frame and publishes it; does nothing if there are none.
+    /// Does not wait for the publisher confirm: the window keeps the frame until it comes.
     pub(crate) async fn send_pieces(&mut self, reader: &Reader) -> Result<(), Broken> {
         self.skip_resumed(reader);
         if self.position == reader.len() {

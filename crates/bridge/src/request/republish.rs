@@ -1,5 +1,8 @@
 //! Publishing in place of a reply stream: copies for a retry, a wait or a renewal, dead letters,
 //! error replies and hints to clients, and the probe for workers of a revision.
+//!
+//! A copy has the sealed bytes of its original, so it is the same job. It is a new message for the
+//! broker: its delivery count begins at 0. Its `nsb-epoch` is higher, so its run is a later attempt.
 
 use std::time::{Duration, SystemTime};
 
@@ -136,8 +139,8 @@ pub(crate) async fn wait(
     Ok(true)
 }
 
-/// Publishes a copy of a delivery to the end of its own queue. Returns `false` if its deadline has
-/// passed.
+/// Publishes a copy of a delivery to the end of its own queue, where the broker's delivery count
+/// begins at 0. Returns `false` if its deadline has passed.
 pub(crate) async fn renew(
     pool: &ChannelPool,
     model: &ModelName,

@@ -1,8 +1,8 @@
-//! Run record: counts the runs of a request that began and did not return, to detect poison
-//! messages (rule R1).
+//! Run record: counts the runs of a job that began and did not return, to detect poison messages
+//! (rule R1).
 //!
 //! The broker counts how often a message was redelivered, but not why, and a worker that dies
-//! cannot report it. Therefore each run of a redelivered request is entered before it begins, and
+//! cannot report it. Therefore each run of a redelivered message is entered before it begins, and
 //! struck when the handler has returned. The remaining entries are runs whose worker died. The
 //! record is a queue of its own in the broker with one message per entry: a publish enters a run, a
 //! `basic.get` strikes it (docs/decisions/0013-run-record.md).
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::request::admission::AdmittedRequest;
 use crate::request::context::WorkerContext;
 
-/// Share of one run in the record of its request.
+/// Share of one run in the record of its job.
 pub(crate) struct RunRecord<'a> {
     worker: &'a WorkerContext,
     queue: String,
@@ -44,9 +44,10 @@ impl<'a> RunRecord<'a> {
     /// Returns the number of runs of this message that began and did not return, as far as it is
     /// known. Waits for `record_wait`, so that live workers that were only cut off can strike theirs.
     ///
-    /// The number never exceeds the earlier deliveries by the broker's own count: runs of other
-    /// copies of the request do not count, and a first delivery has none. If the record cannot be
-    /// read, each earlier delivery but the first counts as a run.
+    /// The number never exceeds the earlier deliveries of this message by the broker's own count. So
+    /// a first delivery has none, and the entries of other messages of the job (the original of a
+    /// renewed copy, a copy that an attacker published) count only up to that number. If the record
+    /// cannot be read, each earlier delivery but the first counts as a run.
     pub(crate) async fn unreturned(&self) -> u32 {
         let deliveries = u32::try_from(self.request.deliveries).unwrap_or(u32::MAX);
         if deliveries == 0 {
@@ -80,8 +81,8 @@ impl<'a> RunRecord<'a> {
         }
     }
 
-    /// Enters the run of a redelivered request, and returns when the broker has confirmed the
-    /// entry.
+    /// Enters the run of a redelivered message, and returns when the broker has confirmed the entry.
+    /// Does nothing if the run has an entry.
     ///
     /// A first delivery needs no entry: if its run ends its worker, the next run is entered. A
     /// record that cannot be written does not keep the request from running.

@@ -44,8 +44,8 @@ const MOST_RENEWED: u16 = 8;
 /// Returns the outcome of the request if the settlement decides it (a retry or a dead letter), else
 /// `None`.
 ///
-/// Only deliveries that are still ours are settled (rule R11). A copy that the broker took away is
-/// redelivered, here or elsewhere, and meets a job that is done or a client that has its reply.
+/// Only deliveries that are still ours are settled (rule R11). A message that the broker took back
+/// is redelivered, here or elsewhere, and meets a job that is done or a client that has its reply.
 pub(crate) async fn finish(
     worker: &WorkerContext,
     deliveries: Vec<OwnedDelivery>,
@@ -165,7 +165,8 @@ async fn fail_for_good(
 /// Returns `None` if that was done and the message is settled. A job that runs or is done here
 /// keeps its message.
 ///
-/// Recorded runs still count afterwards: the record belongs to the job, not to the message.
+/// Recorded runs still count afterwards, because the record belongs to the job and not to the
+/// message, but only up to the deliveries of the new message (`RunRecord::unreturned`).
 pub(crate) async fn renew(
     worker: &WorkerContext,
     job: &JobIdentity,
@@ -348,7 +349,8 @@ pub(crate) async fn defer(
     WorkerAction::Continue
 }
 
-/// Acks or requeues a delivery.
+/// Acks or requeues a delivery. An ack of a delivery that the broker has taken back is not a success:
+/// it is counted and logged, and the message comes back.
 pub(crate) async fn settle(
     owned: OwnedDelivery,
     settlement: Settlement,
