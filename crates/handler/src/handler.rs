@@ -88,7 +88,8 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// The variant of the [`Error`] decides how the worker handles the request.
     fn handle(&self, input: Self::Input, job: &mut Job<Self::Output>) -> Result<Finish>;
 
-    /// Returns the number of threads that answer requests, one request each.
+    /// Returns the number of threads that answer requests, one request each, which is the worker's
+    /// prefetch. Zero counts as one.
     fn threads(&self) -> usize {
         1
     }
@@ -203,7 +204,8 @@ pub trait AsyncHandler: Send + Sync + Sized + 'static {
     /// The variant of the [`Error`] decides how the worker handles the request.
     async fn handle(&self, input: Self::Input, job: &mut AsyncJob<Self::Output>) -> Result<Finish>;
 
-    /// Returns the maximum number of concurrent calls, which is the worker's prefetch.
+    /// Returns the maximum number of concurrent calls, which is the worker's prefetch. Zero counts as
+    /// one.
     fn tasks(&self) -> usize;
 
     /// Runs one-time work that the first request would otherwise wait for. The worker calls
