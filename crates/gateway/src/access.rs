@@ -49,11 +49,11 @@ pub struct Caller {
     pub id: ApiKeyId,
     /// Tenant in whose name requests are submitted.
     pub tenant: Tenant,
-    /// True if the caller may use the administrative pages of the gateway.
+    /// Reserved: true if the caller may use administrative pages, of which the gateway has none.
     pub admin: bool,
     /// Class of the caller's requests in the queue.
     pub priority: Priority,
-    /// Padding of streamed pieces to a uniform length; `None` means the gateway's default.
+    /// Reserved, without effect: padding of streamed pieces to a uniform length.
     pub obfuscation: Option<bool>,
     /// Account of the key. It lives as long as the key is in the file.
     pub limiter: Arc<Limiter>,

@@ -7,8 +7,9 @@
 //!   "priority": "bulk", "obfuscation": true}]}
 //! ```
 //!
-//! Only `id`, `hash` and `tenant` must be there. Without `models`, a key may use all models; without
-//! a limit, it has none; without `expires`, it is valid until it is disabled or removed.
+//! Only `id`, `hash` and `tenant` must be there. `models` has names of queues; without it, a key may
+//! use all models. Without a limit, a key has none; without `expires`, it is valid until it is
+//! disabled or removed. `admin` and `obfuscation` are reserved and have no effect.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -31,11 +32,11 @@ pub struct Entry {
     pub id: ApiKeyId,
     /// Tenant in whose name requests are submitted.
     pub tenant: Tenant,
-    /// Models that the key may use; `None` means all.
+    /// Models that the key may use, by the names of their queues; `None` means all.
     pub models: Option<Vec<ModelName>>,
     /// True for a key that is refused.
     pub disabled: bool,
-    /// True for a key that may use the administrative pages of the gateway.
+    /// Reserved: true for a key that may use administrative pages, of which the gateway has none.
     pub admin: bool,
     /// Time from which the key is refused.
     pub expires: Option<Timestamp>,
@@ -43,7 +44,7 @@ pub struct Entry {
     pub limits: Limits,
     /// Class of the requests of the key in the queue.
     pub priority: Priority,
-    /// Padding of streamed pieces to a uniform length; `None` means the gateway's default.
+    /// Reserved, without effect: padding of streamed pieces to a uniform length.
     pub obfuscation: Option<bool>,
     pub(super) hash: KeyHash,
 }
