@@ -101,7 +101,7 @@ async fn broker(config: &Config) -> Finding {
             let bulk = connection.depth(&bulk).await.map_or(0, |depth| depth.messages);
             let (waiting, consumers) = (depth.messages, depth.consumers);
             let alone = waiting > 0 && consumers == 0;
-            let alone = if alone { "; nobody takes them: start a worker" } else { "" };
+            let alone = if alone { "; no worker takes them: start one" } else { "" };
             format!(
                 "reached; {queue} has {waiting} waiting, {consumers} consumers, {bulk} bulk requests \
                  waiting, {dead} dead letters{alone}"

@@ -51,8 +51,8 @@ enum Keys {
         /// Tenant of the key.
         #[arg(long)]
         tenant: Tenant,
-        /// Model that the key may use; repeatable. All models if absent.
-        #[arg(long = "model", value_name = "MODEL")]
+        /// Model that the key may use, by the name of its queue; repeatable. All models if absent.
+        #[arg(long = "model", value_name = "QUEUE")]
         models: Vec<ModelName>,
         /// Maximum number of requests per minute.
         #[arg(long, value_name = "N")]

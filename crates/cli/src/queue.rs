@@ -29,7 +29,8 @@ use letters::{Letter, Letters, Which};
     \x20 nsbridge queue status --model tale-7m\n\
     \x20 nsbridge queue dead --model tale-7m --reason poison\n\
     \x20 nsbridge queue replay --model tale-7m --id 01a1fdb5-450d-7586-aefc-2a7a24e6ed40\n\
-    \x20 nsbridge queue purge --model tale-7m --older-than 7 --yes")]
+    \x20 nsbridge queue purge --model tale-7m --older-than 7 --yes\n\
+    \x20 nsbridge queue purge --model tale-7m --all --yes")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -82,7 +83,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Removes dead letters or waiting requests permanently.
+    /// Removes dead letters or waiting requests permanently, the oldest 1,000 in a run.
     Purge {
         #[command(flatten)]
         place: Place,
@@ -94,10 +95,11 @@ enum Command {
         /// Removes the bulk requests that wait, with --waiting, instead of the interactive ones.
         #[arg(long, requires = "waiting")]
         bulk: bool,
-        /// Removes all dead letters, if no filter selects some.
+        /// Selects all dead letters. With --yes, --all, --waiting or a filter is required.
         #[arg(long, conflicts_with_all = ["id", "reason", "older_than", "waiting"])]
         all: bool,
-        /// Removes the messages. Without this option they are only counted.
+        /// Removes the messages. Without this option they are only counted, and the exit code is 1 if
+        /// there are any.
         #[arg(long)]
         yes: bool,
     },

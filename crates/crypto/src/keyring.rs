@@ -118,7 +118,7 @@ pub enum KeyringError {
         mode: u32,
     },
     /// File that belongs to another user.
-    #[error("the keyring {} belongs to user {owner}: it change its owner to the user of this process", path.display())]
+    #[error("the keyring {} belongs to user {owner}: change its owner to the user of this process", path.display())]
     Foreign {
         /// Path of the file.
         path: PathBuf,
