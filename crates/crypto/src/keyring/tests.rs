@@ -1,7 +1,7 @@
 //! Tests of keyrings: which ones are refused, and that no error shows a key.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 
 use super::{Entry, Keyring, KeyringError, State};
 use crate::{Key, KeyError, KeyProvider, RequestFrame, RequestHead, Scope, seal_request};
@@ -67,6 +67,22 @@ fn a_file_that_others_can_read_is_refused_with_what_to_do() {
     assert!(Keyring::load(&path).is_ok());
     fs::remove_dir_all(&dir).unwrap();
     assert!(matches!(Keyring::load(&path), Err(KeyringError::Missing { .. })));
+}
+
+#[test]
+fn a_keyring_of_another_user_is_refused() {
+    let path = std::env::temp_dir().join(format!("nsbridge-foreign-{}.json", std::process::id()));
+    let ring = Keyring::of(vec![entry("a", State::Primary)]).unwrap();
+    fs::write(&path, ring.to_json().as_bytes()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    // Only root can give a file away.
+    let given = chown(&path, Some(1), None).is_ok();
+    let loaded = Keyring::load(&path);
+    fs::remove_file(&path).unwrap();
+    match loaded {
+        Err(KeyringError::Foreign { owner, .. }) => assert_eq!(owner, 1),
+        other => assert!(!given, "{other:?}"),
+    }
 }
 
 #[track_caller]
