@@ -48,9 +48,12 @@ pub(crate) struct Arguments {
     #[arg(long, exclusive = true)]
     list: bool,
     /// Runs the mutation tests: breaks the code in one place at a time and requires that a scenario
-    /// fails. With a name, runs only that mutant.
-    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = ALL, exclusive = true)]
-    mutants: Option<String>,
+    /// fails. With names, separated by commas, runs only these mutants.
+    #[arg(
+        long, value_name = "NAMES", num_args = 0..=1, value_delimiter = ',',
+        default_missing_value = ALL, exclusive = true
+    )]
+    mutants: Option<Vec<String>>,
 }
 
 /// Client of the requests of a scenario.
@@ -64,8 +67,8 @@ enum Client {
 }
 
 impl Arguments {
-    /// Returns the mutants to judge instead of playing scenarios: a name, or [`ALL`].
-    pub(crate) fn mutants(&self) -> Option<&str> {
+    /// Returns the mutants to judge instead of playing scenarios: their names, or [`ALL`].
+    pub(crate) fn mutants(&self) -> Option<&[String]> {
         self.mutants.as_deref()
     }
 }

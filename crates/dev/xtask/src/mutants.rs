@@ -16,16 +16,19 @@ use list::{Judge, Mutant};
 /// Seed of the scenarios that judge a mutant.
 const SEED: &str = "1";
 
-/// Builds and judges all mutants, or only the one with this name.
+/// Builds and judges the mutants with these names; [`chaos::ALL`] stands for all.
 ///
 /// # Errors
 ///
-/// Returns an error if a mutant is not detected.
-pub(crate) fn run(cargo: &Cargo, only: &str) -> Result<()> {
-    let only = Some(only).filter(|name| *name != chaos::ALL);
-    let chosen: Vec<&Mutant> =
-        list::all().filter(|mutant| only.is_none_or(|name| name == mutant.name)).collect();
-    ensure!(!chosen.is_empty(), "there is no such mutant; there is: {}", names());
+/// Returns an error if a mutant is not detected, or if a name is unknown.
+pub(crate) fn run(cargo: &Cargo, only: &[String]) -> Result<()> {
+    for name in only {
+        let known = name == chaos::ALL || list::all().any(|mutant| name == mutant.name);
+        ensure!(known, "there is no mutant `{name}`; there is: {}", names());
+    }
+    let is_chosen =
+        |mutant: &&Mutant| only.iter().any(|name| name == chaos::ALL || name == mutant.name);
+    let chosen: Vec<&Mutant> = list::all().filter(is_chosen).collect();
     chaos::prepare(&[])?;
     let tree = copy_of_the_tree()?;
     let cargo = cargo.in_tree(&tree, &place().join("target"));
