@@ -62,16 +62,18 @@ fn packages() -> PathBuf {
     dir
 }
 
-/// Builds the packages and returns the folder of their binaries.
-fn build(dir: &Path) -> PathBuf {
+/// Runs a command of cargo on the packages, and returns the folder of their binaries.
+#[track_caller]
+fn cargo(dir: &Path, arguments: &[&str]) -> PathBuf {
     let ours = Path::new(env!("CARGO_BIN_EXE_nsbridge"));
     let target = ours.ancestors().nth(2).unwrap().join("outside");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--offline"]).current_dir(dir).env("CARGO_TARGET_DIR", &target);
+    cargo.args(arguments).arg("--offline").current_dir(dir).env("CARGO_TARGET_DIR", &target);
     // Built quickly, because they run for a moment.
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
-    let built = cargo.output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let done = cargo.output().unwrap();
+    let said = [done.stdout, done.stderr].concat();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&said));
     target.join("debug")
 }
 
@@ -98,7 +100,8 @@ fn the_worker_and_the_client_of_the_handlers_page_work_outside_of_the_repository
     let caller = printed("caller/src/main.rs").lines().count();
     assert!(caller <= CALLER_LINES, "the client program has {caller} lines");
     let dir = packages();
-    let binaries = build(&dir);
+    cargo(&dir, &["test", "--package", "parrot"]);
+    let binaries = cargo(&dir, &["build"]);
     let place = dir.join("parrot");
     let _ = fs::remove_file(place.join("keys.json"));
     let keys = place.join("keys.json").display().to_string();
