@@ -194,7 +194,7 @@ fn before(binary: &Path, models: &[&str]) -> Result<()> {
             }
             eprintln!("{name}: turn {} of {TURNS}", turn + 1);
             group.compare_logits()?;
-            group.measure_in_blocks()?;
+            group.measure_in_blocks(name == "tale_7m")?;
             // Requests cost the same steps in any format.
             if name == "q8_0" {
                 serving.measure_turn(&mut group, turn)?;

@@ -25,6 +25,10 @@ const LONG: [Question; 4] = questions([24, 16, 8, 3]);
 const SHORT: [Question; 4] = questions([8, 4, 3, 1]);
 const BLOCKS: usize = 6;
 
+/// Questions of a block for a model whose steps take less than a millisecond. The first steps of an
+/// answer find other data in the caches, and a sleeping thread.
+const SHORT_OF_SMALL: [Question; 4] = questions([200, 100, 75, 25]);
+
 /// Minimum cosine similarity of the logits of two engines. Formats of eight bits differ by one or
 /// two thousandths; another model, or a wrong rotary embedding, is far below.
 const ALIKE: f64 = 0.98;
@@ -89,11 +93,12 @@ impl Group {
 
     /// Runs one round in blocks of short questions, after a warm-up. A phase of the machine that
     /// lasts longer than a block meets all engines.
-    pub(crate) fn measure_in_blocks(&mut self) -> Result<()> {
-        self.ask_each(SHORT, 0, &mut self.no_times())?;
+    pub(crate) fn measure_in_blocks(&mut self, is_small: bool) -> Result<()> {
+        let questions = if is_small { SHORT_OF_SMALL } else { SHORT };
+        self.ask_each(questions, 0, &mut self.no_times())?;
         let mut times = self.no_times();
         for block in 0..BLOCKS {
-            self.ask_each(SHORT, block, &mut times)?;
+            self.ask_each(questions, block, &mut times)?;
         }
         self.take(&times, 0.0, true);
         Ok(())
