@@ -14,6 +14,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
+use crate::timing::Timing;
+
 pub use nsbridge_config::{BrokerConfig, ConfigError, password_of};
 use nsbridge_config::{ConfigFile, Environment};
 pub use nsbridge_store::StoreConfig;
@@ -39,7 +41,7 @@ pub struct Config {
     /// Settings of the model store.
     #[serde(default)]
     pub store: StoreConfig,
-    /// Settings that cut replies into frames.
+    /// Settings of replies.
     #[serde(default)]
     pub reply: ReplyConfig,
     /// Settings of the log.
@@ -61,6 +63,9 @@ pub struct Config {
     /// table is absent.
     #[serde(default)]
     pub judge: Option<toml::Table>,
+    /// Durations of the protocol. They are no settings: only tests change them.
+    #[serde(skip)]
+    pub timing: Timing,
     /// File that the configuration was read from.
     #[serde(skip)]
     file: PathBuf,
@@ -153,14 +158,16 @@ impl KeysConfig {
 /// slot.
 const LONGEST_RESUME_WAIT_MS: u64 = 60_000;
 
-/// Settings that cut replies into frames.
+/// Settings of a reply: the size of its frames, the frames without a publisher confirm, and the wait
+/// for a `resume`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ReplyConfig {
     /// Maximum time to collect pieces for one frame, in ms. The first piece never waits.
     pub coalesce_ms: u64,
-    /// Size of the collected pieces, in bytes, at which a frame is sent at once.
+    /// Size of the collected pieces, in bytes, at which a frame is sent at once, and maximum size of
+    /// the pieces of a frame. A larger piece gets a frame of its own.
     pub coalesce_bytes: usize,
     /// Maximum number of frames of one reply without a publisher confirm.
     pub window: usize,
@@ -255,6 +262,7 @@ impl Config {
             fleet: FleetConfig::default(),
             handler: toml::Table::new(),
             judge: None,
+            timing: Timing::default(),
             file: PathBuf::new(),
             exposed: None,
         }

@@ -26,7 +26,6 @@ use crate::observability::Observability;
 use crate::observability::health::{Health, Pages};
 use crate::observability::metrics::Metrics;
 use crate::platform::{EcsAddresses, Platform};
-use crate::timing::Timing;
 use crate::worker::{Worker, WorkerBuilder};
 
 const USAGE: &str = "\
@@ -130,9 +129,8 @@ async fn run_until_signal<H: Servable<K>, K>(mut config: Config) -> Result<(), E
     tokio::spawn(platform.run(drain.clone(), observability.metrics.clone()));
     let spans = observability.spans.clone();
     let metrics = observability.metrics.clone();
-    let timing = Timing::default();
     let (withdrawn, withdrawals) = watch::channel(());
-    let keys = keys::open(&config.keys, &metrics, withdrawn, &timing).await?;
+    let keys = keys::open(&config.keys, &metrics, withdrawn, &config.timing).await?;
     // Wiped here. The copy in the environment cannot be wiped.
     config.keys.keyring_json = None;
     let builder = builder(&config, keys, drain.clone(), observability)?;
@@ -194,6 +192,7 @@ fn builder(
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     let builder = Worker::builder(config.worker.model.clone(), broker, keys);
     let builder = builder.name(name(config)).reply(config.reply.clone()).bulk(config.worker.bulk);
+    let builder = builder.timing(config.timing.clone());
     Ok(builder.drain(drain).observability(observability))
 }
 

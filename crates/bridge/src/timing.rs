@@ -14,8 +14,8 @@ pub struct Timing {
     /// Minimum time that the worker of a later attempt waits for the client's `resume` (rule R7):
     /// 250 ms.
     pub min_resume_wait: Duration,
-    /// Time between two misses of a reply queue after which its client is gone (rule R10): 2 s. A
-    /// queue may be missing for a moment while its client reconnects.
+    /// Time between two returned frames, without an acked one in between, after which the client is
+    /// gone (rule R10): 2 s. A reply queue may be missing for a moment while its client reconnects.
     pub client_gone_after: Duration,
     /// Pause before the next publish to a full reply queue: 50 ms.
     pub full_reply_queue_pause: Duration,
@@ -100,7 +100,7 @@ pub struct Timing {
     pub probe_interval: Duration,
     /// Polling interval of the depth of the worker's queues: 15 s.
     pub depth_interval: Duration,
-    /// Heartbeat interval of the thread of `Slots::Tasks`: 500 ms. Shorter than `probe_interval`.
+    /// Heartbeat interval of the thread of an `AsyncHandler`: 500 ms. Shorter than `probe_interval`.
     pub pulse_interval: Duration,
 }
 

@@ -93,7 +93,7 @@ fn streams_with_bodies_pieces_and_every_end_are_reproduced() {
             let content_type =
                 if known.content_type == 2 { ContentType::Pieces } else { ContentType::Plain };
             let write = |out: &mut Vec<u8>| out.extend(unhex(&known.content));
-            let frame = sealer.frame(kind, &[], content_type, write).unwrap();
+            let frame = sealer.seal(kind, &[], content_type, write).unwrap();
             assert_eq!(frame, unhex(&known.frame), "{kind:?}");
         }
     }

@@ -23,12 +23,12 @@ impl Cipher {
         Self { gcm: Aes256Gcm::new(key.into()), base }
     }
 
-    /// Encrypts `frame[header..]` in place with `frame[..header]` as additional data; appends the
-    /// tag.
+    /// Encrypts `frame[header_len..]` in place with `frame[..header_len]` as additional data; appends
+    /// the tag.
     ///
     /// The caller owns the counter `seq` and must never use a value twice.
-    pub(crate) fn seal(&self, seq: u64, header: usize, frame: &mut Vec<u8>) -> Result<()> {
-        let (aad, text) = frame.split_at_mut(header);
+    pub(crate) fn seal(&self, seq: u64, header_len: usize, frame: &mut Vec<u8>) -> Result<()> {
+        let (aad, text) = frame.split_at_mut(header_len);
         let tag = self
             .gcm
             .encrypt_inout_detached(&self.nonce(seq), aad, InOutBuf::from(text))
@@ -39,8 +39,8 @@ impl Cipher {
     }
 
     /// Decrypts the bytes after the header. Returns no plaintext unless the tag is correct.
-    pub(crate) fn open(&self, seq: u64, header: usize, frame: &[u8]) -> Result<Vec<u8>> {
-        let (aad, sealed) = frame.split_at(header);
+    pub(crate) fn open(&self, seq: u64, header_len: usize, frame: &[u8]) -> Result<Vec<u8>> {
+        let (aad, sealed) = frame.split_at(header_len);
         let (text, tag) = sealed
             .split_last_chunk::<TAG>()
             .ok_or(Error::Malformed { what: "no room for a tag" })?;

@@ -15,7 +15,8 @@ use crate::{Error, Result, Salt};
 /// Without it, partitioning oracles are possible (Len, Grubbs, Ristenpart, USENIX Security 2021).
 pub(crate) type Commitment = [u8; 32];
 
-/// Secret that seals all replies to one copy of a request, shared by its client and its worker.
+/// Secret from which the keys of all reply streams and control frames of one copy of a request are
+/// derived. Each process that can open the copy knows it.
 #[derive(Clone)]
 pub struct ReplyRoot(pub(crate) Zeroizing<[u8; 32]>);
 
@@ -32,7 +33,7 @@ impl fmt::Debug for ReplyRoot {
     }
 }
 
-/// Cipher and commitment that seal one frame or stream.
+/// Cipher and key commitment of one frame or of one reply stream.
 pub(crate) struct FrameKey {
     pub(crate) cipher: Cipher,
     pub(crate) commitment: Commitment,
@@ -59,7 +60,8 @@ pub(crate) fn request(key: &[u8; 32], salt: &Salt, header: &[u8]) -> (FrameKey, 
     (frame, ReplyRoot(root))
 }
 
-/// Derives the keys and the stream id of one attempt at a reply.
+/// Derives the key and the id of one reply stream. An attempt may open several streams, each with a
+/// salt of its own.
 pub(crate) fn reply(
     root: &ReplyRoot,
     salt: &Salt,

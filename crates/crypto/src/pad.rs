@@ -15,7 +15,7 @@ const PREFIX: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ContentType {
-    /// Content without further framing: JSON in requests, opens and finals.
+    /// Content as it is: JSON, the body of a resume, or nothing.
     Plain = 1,
     /// Piece list.
     Pieces = 2,

@@ -3,7 +3,7 @@
 //! ```text
 //!  0  4  "NSBR"     4 1 version   5 1 suite   6 1 kind   7 1 flags = 0
 //!  8 16  request id             24 16 stream id         40 8 sequence number
-//!        in an open only:       48 32 attempt salt      80 4 attempt number   84 32 commitment
+//!        in an open only:       48 32 stream salt       80 4 attempt number   84 32 commitment
 //!  ..    ciphertext, tag        all above is authenticated
 //! ```
 //!
@@ -21,8 +21,8 @@ const MAGIC: [u8; 4] = *b"NSBR";
 const HEADER: usize = 48;
 const OPEN_HEADER: usize = 116;
 
-/// Exclusive upper bound of sequence numbers.
-const MAX_SEQ: u64 = u32::MAX as u64;
+/// First sequence number that no frame has.
+const SEQ_END: u64 = u32::MAX as u64;
 
 /// Maximum size of a frame's content in bytes.
 ///
@@ -159,11 +159,11 @@ impl ReplySealer {
         let (keys, stream) = derive::reply(root, &salt, request.as_bytes(), attempt.0);
         let stream = StreamId(stream);
         let mut sealer = Self { cipher: keys.cipher, request, stream, seq: 0 };
-        let mut more = salt.0.to_vec();
-        more.extend(attempt.0.to_be_bytes());
-        more.extend(keys.commitment);
+        let mut open_fields = salt.0.to_vec();
+        open_fields.extend(attempt.0.to_be_bytes());
+        open_fields.extend(keys.commitment);
         let write = |out: &mut Vec<u8>| out.extend(content);
-        let frame = sealer.frame(ReplyKind::Open, &more, ContentType::Plain, write)?;
+        let frame = sealer.seal(ReplyKind::Open, &open_fields, ContentType::Plain, write)?;
         Ok((sealer, frame))
     }
 
@@ -172,14 +172,14 @@ impl ReplySealer {
         self.stream
     }
 
-    /// Seals a data frame. `write` appends its plaintext: an encoded list of pieces.
+    /// Seals a data frame. `write` appends its content, a piece list; padding is added after it.
     ///
     /// # Errors
     ///
     /// Returns [`Error::Oversized`] if the content is too large, or [`Error::Exhausted`] if no
     /// sequence number is left.
     pub fn seal_pieces(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>> {
-        self.frame(ReplyKind::Data, &[], ContentType::Pieces, write)
+        self.seal(ReplyKind::Data, &[], ContentType::Pieces, write)
     }
 
     /// Seals a heartbeat.
@@ -188,7 +188,7 @@ impl ReplySealer {
     ///
     /// Returns [`Error::Exhausted`] if no sequence number is left.
     pub fn seal_heartbeat(&mut self) -> Result<Vec<u8>> {
-        self.frame(ReplyKind::Heartbeat, &[], ContentType::Plain, |_| ())
+        self.seal(ReplyKind::Heartbeat, &[], ContentType::Plain, |_| ())
     }
 
     /// Seals the last frame of a successful reply.
@@ -198,7 +198,7 @@ impl ReplySealer {
     /// Returns [`Error::Oversized`] if the content is too large, or [`Error::Exhausted`] if no
     /// sequence number is left.
     pub fn seal_final_ok(mut self, content: &[u8]) -> Result<Vec<u8>> {
-        self.frame(ReplyKind::FinalOk, &[], ContentType::Plain, |out| out.extend(content))
+        self.seal(ReplyKind::FinalOk, &[], ContentType::Plain, |out| out.extend(content))
     }
 
     /// Seals the last frame of a failed reply.
@@ -208,7 +208,7 @@ impl ReplySealer {
     /// Returns [`Error::Oversized`] if the content is too large, or [`Error::Exhausted`] if no
     /// sequence number is left.
     pub fn seal_final_error(mut self, content: &[u8]) -> Result<Vec<u8>> {
-        self.frame(ReplyKind::FinalError, &[], ContentType::Plain, |out| out.extend(content))
+        self.seal(ReplyKind::FinalError, &[], ContentType::Plain, |out| out.extend(content))
     }
 
     /// Seals the last frame of a stream that another attempt continues.
@@ -217,17 +217,20 @@ impl ReplySealer {
     ///
     /// Returns [`Error::Exhausted`] if no sequence number is left.
     pub fn seal_moved(mut self) -> Result<Vec<u8>> {
-        self.frame(ReplyKind::Moved, &[], ContentType::Plain, |_| ())
+        self.seal(ReplyKind::Moved, &[], ContentType::Plain, |_| ())
     }
 
-    pub(crate) fn frame(
+    /// Seals the next frame: writes the header, appends the padded content, encrypts it in place
+    /// under the next sequence number, and appends the tag. `open_fields` are the header fields that
+    /// only an open frame has.
+    pub(crate) fn seal(
         &mut self,
         kind: ReplyKind,
-        more: &[u8],
+        open_fields: &[u8],
         content_type: ContentType,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Vec<u8>> {
-        if self.seq >= MAX_SEQ {
+        if self.seq >= SEQ_END {
             return Err(Error::Exhausted);
         }
         let mut frame = Vec::with_capacity(256);
@@ -236,10 +239,10 @@ impl ReplySealer {
         frame.extend(self.request.as_bytes());
         frame.extend(self.stream.0);
         frame.extend(self.seq.to_be_bytes());
-        frame.extend(more);
-        let header = frame.len();
+        frame.extend(open_fields);
+        let header_len = frame.len();
         pad::write(&mut frame, content_type, LIMIT, write)?;
-        self.cipher.seal(self.seq, header, &mut frame)?;
+        self.cipher.seal(self.seq, header_len, &mut frame)?;
         self.seq += 1;
         Ok(frame)
     }
@@ -337,7 +340,7 @@ impl ReplyOpener {
         if head.kind != ReplyKind::Open || head.seq != 0 {
             return Err(Error::Malformed { what: "the first frame of a stream must be an open" });
         }
-        let salt = Salt(fields.take("attempt salt")?);
+        let salt = Salt(fields.take("stream salt")?);
         let attempt = u32::from_be_bytes(fields.take("attempt number")?);
         let commitment = fields.take("commitment")?;
         let (keys, stream) = derive::reply(root, &salt, head.request.as_bytes(), attempt);

@@ -55,7 +55,7 @@ impl<O: Serialize> Emitter<O> {
     ///
     /// Returns the reason to stop if the call must end.
     pub fn check(&self) -> Result<(), Stop> {
-        self.writer.stop().map_or(Ok(()), Err)
+        self.writer.see_stop().map_or(Ok(()), Err)
     }
 
     /// Sets a callback that runs whenever there may be space again or the call must stop.
@@ -65,7 +65,8 @@ impl<O: Serialize> Emitter<O> {
         self.writer.on_change(Arc::new(wake));
     }
 
-    /// Sends a piece. Waits while the client is too far behind.
+    /// Sends a piece. Waits while more than 32 KiB of the reply are unsent, because the broker does
+    /// not confirm the earlier frames.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl<O: Serialize> Emitter<O> {
 
     /// Waits until the call must stop, and returns the reason.
     pub async fn stopped(&self) -> Stop {
-        self.writer.until(|| self.writer.stop()).await
+        self.writer.until(|| self.writer.see_stop()).await
     }
 }
 

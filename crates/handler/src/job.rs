@@ -13,12 +13,12 @@ use crate::transcript::{Stop, Writer};
 /// Request in progress of a [`Handler`](crate::Handler): accepts the pieces of the reply and delivers
 /// stop signals.
 #[derive(Debug)]
-pub struct Job<O>(Call<O>);
+pub struct Job<O>(JobState<O>);
 
 /// Request in progress of an [`AsyncHandler`](crate::AsyncHandler): accepts the pieces of the reply
 /// and delivers stop signals.
 #[derive(Debug)]
-pub struct AsyncJob<O>(Call<O>);
+pub struct AsyncJob<O>(JobState<O>);
 
 /// Information about a request that its handler may use.
 ///
@@ -80,7 +80,7 @@ impl JobInfo {
 
 impl<O: Serialize + DeserializeOwned> Job<O> {
     pub(crate) fn new(info: JobInfo, writer: Writer, offered: Option<Pieces>) -> Self {
-        Self(Call::new(info, writer, offered))
+        Self(JobState::new(info, writer, offered))
     }
 
     /// Returns the information about the request.
@@ -88,8 +88,9 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
         &self.0.info
     }
 
-    /// Sends a piece. Blocks the thread while the client is too far behind. After `Ok` the piece is in
-    /// the buffer of the reply; the client may not have it yet.
+    /// Sends a piece. Blocks the thread while more than 32 KiB of the reply are unsent, because the
+    /// broker does not confirm the earlier frames. After `Ok` the piece is in the buffer of the
+    /// reply; the client may not have it yet.
     ///
     /// # Errors
     ///
@@ -154,7 +155,7 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
 
 impl<O: Serialize + DeserializeOwned> AsyncJob<O> {
     pub(crate) fn new(info: JobInfo, writer: Writer, offered: Option<Pieces>) -> Self {
-        Self(Call::new(info, writer, offered))
+        Self(JobState::new(info, writer, offered))
     }
 
     /// Returns the information about the request.
@@ -162,8 +163,9 @@ impl<O: Serialize + DeserializeOwned> AsyncJob<O> {
         &self.0.info
     }
 
-    /// Sends a piece. Waits while the client is too far behind. After `Ok` the piece is in the buffer
-    /// of the reply; the client may not have it yet.
+    /// Sends a piece. Waits while more than 32 KiB of the reply are unsent, because the broker does
+    /// not confirm the earlier frames. After `Ok` the piece is in the buffer of the reply; the client
+    /// may not have it yet.
     ///
     /// # Errors
     ///
@@ -229,7 +231,7 @@ impl<O: Serialize + DeserializeOwned> AsyncJob<O> {
 
 /// State that both kinds of job share.
 #[derive(Debug)]
-struct Call<O> {
+struct JobState<O> {
     info: JobInfo,
     emitter: Emitter<O>,
     writer: Writer,
@@ -237,7 +239,7 @@ struct Call<O> {
     resumed: Vec<O>,
 }
 
-impl<O: Serialize + DeserializeOwned> Call<O> {
+impl<O: Serialize + DeserializeOwned> JobState<O> {
     fn new(info: JobInfo, writer: Writer, offered: Option<Pieces>) -> Self {
         let emitter = Emitter::new(writer.clone());
         Self { info, emitter, writer, offered, resumed: Vec::new() }

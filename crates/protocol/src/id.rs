@@ -88,7 +88,7 @@ macro_rules! hex_id {
 }
 
 hex_id! {
-    /// Identifier of a reply stream, derived from the reply root and the attempt salt: unique to the stream.
+    /// Identifier of a reply stream, derived from the reply root and the stream salt: unique to the stream.
     StreamId
 }
 

@@ -54,7 +54,7 @@ impl ChannelPool {
         }
     }
 
-    /// Returns true while the broker blocks this publisher.
+    /// Returns true while the broker blocks the publishing connection.
     pub(crate) fn is_blocked(&self) -> bool {
         self.idle.lock().connection.as_ref().is_some_and(|connection| connection.is_blocked())
     }

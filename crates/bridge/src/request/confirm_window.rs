@@ -77,12 +77,13 @@ impl ConfirmWindow {
         self.frames.len()
     }
 
-    /// Returns true if the receiver's queue is gone for good.
-    pub(crate) fn receiver_gone(&self) -> bool {
+    /// Returns true if the client counts as gone (rule R10).
+    pub(crate) fn client_gone(&self) -> bool {
         self.gone
     }
 
-    /// Publishes a frame and keeps it. [`read_confirms`](Self::read_confirms) reads its confirm later.
+    /// Publishes a frame and keeps it until it is confirmed. After a nack it only keeps the frame:
+    /// [`read_confirms`](Self::read_confirms) publishes it after the refused ones.
     pub(crate) async fn push(&mut self, message: Message) -> Result<()> {
         let confirm = if self.resend.is_some() {
             // The frame is sent after those before it, by the resend.
@@ -95,7 +96,8 @@ impl ConfirmWindow {
         Ok(())
     }
 
-    /// Waits for the oldest confirm, then takes all others that have come.
+    /// Waits for the oldest confirm, then takes all others that have come. After a nack, publishes
+    /// the refused frame and all later ones again (rule A6).
     ///
     /// Cancel safe. Pending while nothing is in flight. An error is permanent, because a confirm
     /// that has completed cannot be polled again.
@@ -126,7 +128,8 @@ impl ConfirmWindow {
         Ok(())
     }
 
-    /// Waits until every frame is confirmed.
+    /// Waits until the broker has acked or returned every frame. A returned frame is not sent again,
+    /// because the client's reply queue does not exist (rule R8).
     pub(crate) async fn flush(&mut self) -> Result<()> {
         while !self.frames.is_empty() {
             self.read_confirms().await?;

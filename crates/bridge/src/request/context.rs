@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nsbridge_crypto::KeyProvider;
+use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::topology::control_queue;
 use nsbridge_protocol::{Fingerprint, ModelName, Revision};
 use nsbridge_queue::ReconnectingConnection;
@@ -66,6 +67,7 @@ impl WorkerContext {
         &'a self,
         request: &'a AdmittedRequest,
         trace: &'a DeliveryTrace,
+        reader: &'a Reader,
         claim: &'a Claim,
         overdue: CancellationToken,
     ) -> ReplyContext<'a> {
@@ -80,6 +82,7 @@ impl WorkerContext {
             request: request.job_key.id,
             fingerprint: self.fingerprint,
             trace,
+            reader,
             claim,
             timing: &self.timing,
             overdue,

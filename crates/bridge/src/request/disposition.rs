@@ -22,22 +22,22 @@ pub(crate) enum WorkerAction {
 /// Reason and consequences of the end of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Disposition {
-    /// The reply is complete: ack.
+    /// Complete reply: ack.
     Completed(Finish),
-    /// The client receives the failure: ack.
+    /// Failure that the client receives: ack.
     Failed(Failure),
-    /// The reply cannot be delivered, because the client is gone or the time is over: ack.
+    /// Reply that cannot be delivered, because the client is gone or the time is over: ack.
     Undelivered(ErrorCode),
-    /// Another worker continues: requeue.
+    /// Job that another worker continues: requeue.
     HandedOff,
-    /// The model failed on this request: publish a copy that is delivered later, then ack.
+    /// Request on which the model failed: publish a copy that is delivered later, then ack.
     RetryLater,
-    /// The handler is broken, and the worker exits: requeue.
+    /// Broken handler, for which the worker exits: requeue.
     Broken,
-    /// The reply could not be sealed: requeue, and the worker pauses.
+    /// Reply that could not be sealed: requeue, and the worker pauses.
     Unsealed,
-    /// The request ends its workers (rule R1): send the client the error, publish the dead letter, ack.
-    /// Carries the number of recorded runs that did not return.
+    /// Request that ends its workers (rule R1): send the client the error, publish the dead letter,
+    /// ack. Carries the number of recorded runs that did not return.
     Poison(u32),
 }
 

@@ -85,14 +85,15 @@ pub(crate) struct InFlight(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    running: HashMap<JobIdentity, Run>,
+    running: HashMap<JobIdentity, RunEntry>,
     done: Bounded<JobIdentity>,
     cancels: HashMap<RequestId, Vec<SealedControl>>,
     cancel_order: VecDeque<RequestId>,
 }
 
+/// Entry of a running job.
 #[derive(Debug)]
-struct Run {
+struct RunEntry {
     /// Deliveries that the run answers: usually one. An orphan has lost all of its deliveries.
     deliveries: Vec<OwnedDelivery>,
     /// Highest attempt number of these deliveries; sent again with each delivery.
@@ -105,7 +106,7 @@ struct Run {
     left: CancellationToken,
 }
 
-impl Run {
+impl RunEntry {
     fn is_held(&self) -> bool {
         self.deliveries.iter().any(OwnedDelivery::is_held)
     }
@@ -161,7 +162,7 @@ impl InFlight {
             let _ = sender.try_send(early);
         }
         let left = CancellationToken::new();
-        let run = Run {
+        let run = RunEntry {
             deliveries: vec![owned],
             attempt: watch::Sender::new(attempt),
             controls: sender,
@@ -189,7 +190,8 @@ impl InFlight {
     /// Notifies one orphan that its slot is needed.
     pub(crate) fn evict(&self) {
         let state = self.0.lock();
-        let orphan = |run: &&Run| !run.retiring && !run.is_held() && !run.evicted.is_cancelled();
+        let orphan =
+            |run: &&RunEntry| !run.retiring && !run.is_held() && !run.evicted.is_cancelled();
         if let Some(orphan) = state.running.values().find(orphan) {
             orphan.evicted.cancel();
         }
@@ -249,7 +251,7 @@ impl Running<'_> {
 
     /// Returns true if a delivery of the job is held.
     pub(crate) fn is_held(&self) -> bool {
-        self.in_flight.0.lock().running.get(&self.job).is_some_and(Run::is_held)
+        self.in_flight.0.lock().running.get(&self.job).is_some_and(RunEntry::is_held)
     }
 
     /// Waits until no delivery of the job is held.

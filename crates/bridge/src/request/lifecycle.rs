@@ -30,7 +30,7 @@ use crate::request::settlement::{Settlement, defer, finish, refuse, renew, settl
 use crate::request::slots::{Arrival, Claim, Slot, SlotPermit};
 
 /// Runs one delivery to its settlement, or hands it to the run of its job.
-pub(crate) async fn run(
+pub(crate) async fn handle_delivery(
     worker: &WorkerContext,
     owned: OwnedDelivery,
     arrival: Arrival,
@@ -59,8 +59,8 @@ pub(crate) async fn run(
         return WorkerAction::Continue;
     };
     let (overdue, claim) = (CancellationToken::new(), arrival.claim());
-    let context = worker.reply_context(&request, trace, &claim, overdue.clone());
     let (writer, reader) = transcript();
+    let context = worker.reply_context(&request, trace, &reader, &claim, overdue.clone());
     let record = RunRecord::of(worker, &request);
     let run = Run {
         worker,
@@ -182,14 +182,14 @@ impl Run<'_> {
                 ResumeDecision::Cancelled => {
                     let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
                     let disposition = Disposition::Failed(failure);
-                    reply.end(reader, &disposition).await?;
+                    reply.end(&disposition).await?;
                     return Ok(disposition);
                 }
             }
         } else {
             (None, None)
         };
-        // Pinned here, since a future that is passed by value takes space in each that it passes.
+        // Pinned here: passed by value, the future would be stored again in each future that takes it.
         let opening = pin!(async {
             match opened {
                 Some(reply) => Ok(reply),
@@ -198,7 +198,7 @@ impl Run<'_> {
         });
         let call = pin!(self.call(input, context, resume, writer, slot.clone()));
         let called_at = SystemTime::now();
-        let (end, sent) = ReplySender::follow(context, opening, call, reader, controls).await;
+        let (end, sent) = ReplySender::follow(context, opening, call, controls).await;
         drop(slot);
         let disposition = Disposition::of(end, reader);
         trace.called(called_at, reader, disposition.outcome().usage(), disposition.code());
@@ -209,7 +209,7 @@ impl Run<'_> {
         };
         log(request, reader, &disposition);
         if !matches!(disposition, Disposition::Undelivered(_)) {
-            reply.end(reader, &disposition).await?;
+            reply.end(&disposition).await?;
         }
         Ok(disposition)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nsbridge_crypto::ControlFrame;
 use nsbridge_handler::Stop;
-use nsbridge_handler::transcript::Reader;
+use nsbridge_handler::transcript::{Cursor, StartAt};
 use nsbridge_protocol::{AttemptNo, ControlKind, Pieces, Resume};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ReplyConfig;
 use crate::request::disposition::Disposition;
 use crate::request::in_flight::SealedControl;
-use crate::request::reply_stream::{Broken, ReplyContext, ReplyStream, StartAt, Undeliverable};
+use crate::request::reply_stream::{ReplyContext, ReplyStream, StreamError, Undeliverable};
 use crate::request::runner::CallEnd;
 
 /// Number of broker round trips that are added to the wait for a `resume`. The open frame and the
@@ -33,7 +33,7 @@ pub(crate) struct ReplySender<'a> {
     /// Attempt number of the job's latest delivery.
     number: watch::Receiver<AttemptNo>,
     stream: ReplyStream<'a>,
-    /// Number of pieces that the client had when the run began, as far as it answered.
+    /// Number of pieces in the client's `resume`; 0 if none came in time.
     known: usize,
     /// Time at which pieces were last sent.
     last_sent: Instant,
@@ -117,14 +117,13 @@ impl<'a> ReplySender<'a> {
         context: &ReplyContext<'_>,
         opening: impl Future<Output = Result<Self, Undeliverable>>,
         call: impl Future<Output = CallEnd>,
-        reader: &Reader,
         controls: &mut Receiver<SealedControl>,
     ) -> (CallEnd, Result<Self, Undeliverable>) {
         let ended = CancellationToken::new();
         let send = async {
             let sending = async {
                 let mut reply = opening.await?;
-                reply.send(reader, &ended).await?;
+                reply.send(&ended).await?;
                 Ok(reply)
             };
             let sent = tokio::select! {
@@ -133,32 +132,28 @@ impl<'a> ReplySender<'a> {
             };
             if sent.is_err() {
                 // No client will get the pieces that the call still makes.
-                reader.stop(Stop::HandOff);
+                context.reader.stop(Stop::HandOff);
             }
             sent
         };
         // The call is polled first, so that the handler starts before the open frame is sealed.
-        tokio::join!(biased; steer(context, call, reader, controls, &ended), send)
+        tokio::join!(biased; steer(context, call, controls, &ended), send)
     }
 
     /// Sends the pieces of the call until it has `ended` and none is left, and heartbeats in between.
-    async fn send(
-        &mut self,
-        reader: &Reader,
-        ended: &CancellationToken,
-    ) -> Result<(), Undeliverable> {
+    async fn send(&mut self, ended: &CancellationToken) -> Result<(), Undeliverable> {
+        let reader = self.context.reader;
         loop {
-            self.stream.skip_resumed(reader);
-            self.context.trace.sent(self.stream.position, reader.resumed());
-            if self.stream.position > self.known {
+            let position = self.stream.cursor.position();
+            self.context.trace.sent(position, reader.resumed());
+            if position > self.known {
                 self.context.claim.progress();
             }
             let over = ended.is_cancelled();
-            if over && self.nothing_left(reader) {
+            if over && self.nothing_left() {
                 return Ok(());
             }
             let room = self.stream.has_room();
-            let position = self.stream.position;
             let sent = tokio::select! {
                 () = ended.cancelled(), if !over => Ok(()),
                 Ok(()) = self.number.changed() => {
@@ -166,15 +161,15 @@ impl<'a> ReplySender<'a> {
                     Ok(())
                 }
                 confirmed = self.stream.window.read_confirms() => {
-                    if self.stream.window.receiver_gone() {
+                    if self.stream.window.client_gone() {
                         reader.stop(Stop::ClientGone);
                     }
-                    confirmed.map_err(Broken::Lost)
+                    confirmed.map_err(StreamError::Lost)
                 }
-                () = frame_due(self.context.config, position, self.last_sent, reader, !over), if room => {
+                () = frame_due(self.context.config, &self.stream.cursor, self.last_sent, !over), if room => {
                     self.last_sent = Instant::now();
                     self.last_frame = self.last_sent;
-                    self.stream.send_pieces(reader).await
+                    self.stream.send_pieces().await
                 }
                 () = sleep_until(self.last_frame + self.context.timing.heartbeat), if room => {
                     self.last_frame = Instant::now();
@@ -189,15 +184,11 @@ impl<'a> ReplySender<'a> {
 
     /// Ends the stream: sends the remaining pieces and the last frame, and waits for the publisher
     /// confirms.
-    pub(crate) async fn end(
-        self,
-        reader: &Reader,
-        disposition: &Disposition,
-    ) -> Result<(), Undeliverable> {
+    pub(crate) async fn end(self, disposition: &Disposition) -> Result<(), Undeliverable> {
         let Self { context, number, mut stream, .. } = self;
         loop {
             let ended = tokio::select! {
-                ended = stream.end(reader, disposition) => ended,
+                ended = stream.end(disposition) => ended,
                 () = context.overdue.cancelled() => return Err(Undeliverable::Overdue),
             };
             if !lost(context, ended)? {
@@ -208,8 +199,9 @@ impl<'a> ReplySender<'a> {
         }
     }
 
-    fn nothing_left(&self, reader: &Reader) -> bool {
-        reader.stopped() == Some(Stop::ClientGone) || reader.len() == self.stream.position
+    fn nothing_left(&self) -> bool {
+        let client_gone = self.context.reader.stopped() == Some(Stop::ClientGone);
+        client_gone || self.stream.cursor.is_at_end()
     }
 
     /// Opens another stream, which sends the whole transcript under its own key. Needed after the
@@ -224,11 +216,11 @@ impl<'a> ReplySender<'a> {
 
 /// Returns true if the channel is gone. Its stream is never continued: another stream sends the
 /// whole reply (rule A5).
-fn lost(context: &ReplyContext<'_>, sent: Result<(), Broken>) -> Result<bool, Undeliverable> {
+fn lost(context: &ReplyContext<'_>, sent: Result<(), StreamError>) -> Result<bool, Undeliverable> {
     match sent {
         Ok(()) => Ok(false),
-        Err(Broken::Seal(error)) => Err(Undeliverable::Seal(error)),
-        Err(Broken::Lost(error)) => {
+        Err(StreamError::Seal(error)) => Err(Undeliverable::Seal(error)),
+        Err(StreamError::Lost(error)) => {
             let request = context.request;
             tracing::warn!(%request, %error, "a reply's channel is gone, opening another stream");
             Ok(true)
@@ -240,7 +232,6 @@ fn lost(context: &ReplyContext<'_>, sent: Result<(), Broken>) -> Result<bool, Un
 async fn steer(
     context: &ReplyContext<'_>,
     call: impl Future<Output = CallEnd>,
-    reader: &Reader,
     controls: &mut Receiver<SealedControl>,
     ended: &CancellationToken,
 ) -> CallEnd {
@@ -248,13 +239,13 @@ async fn steer(
     loop {
         tokio::select! {
             outcome = &mut call => {
-                reader.close();
+                context.reader.close();
                 ended.cancel();
                 return outcome;
             }
             Some(control) = controls.recv() => {
                 if let Some(ControlMessage::Cancel) = context.open_control(&control) {
-                    reader.stop(Stop::Cancelled);
+                    context.reader.stop(Stop::Cancelled);
                 }
             }
         }
@@ -308,23 +299,17 @@ fn resume_wait(round_trip: Duration, age: Duration, least: Duration, most: Durat
     distance.max(age / PART_OF_AGE).min(most)
 }
 
-/// Waits until a data frame is due: enough bytes, or enough time since the last one. When the call
-/// is no longer `running`, it is due with its first piece.
-async fn frame_due(
-    config: &ReplyConfig,
-    position: usize,
-    last_sent: Instant,
-    reader: &Reader,
-    running: bool,
-) {
-    reader.wait_for_bytes(position, 1).await;
+/// Waits until a data frame is due: enough bytes, or enough time since the last one. Once the call
+/// has ended (`running` is false), a frame is due as soon as there is a piece.
+async fn frame_due(config: &ReplyConfig, cursor: &Cursor, last_sent: Instant, running: bool) {
+    cursor.wait_for_bytes(1).await;
     let due = last_sent + config.coalesce();
     // Skipped if the time has come: a timer rounds up to its next tick, which would delay a first
     // piece.
     if running && Instant::now() < due {
         tokio::select! {
             biased;
-            () = reader.wait_for_bytes(position, config.coalesce_bytes) => {}
+            () = cursor.wait_for_bytes(config.coalesce_bytes) => {}
             () = sleep_until(due) => {}
         }
     }

@@ -2,11 +2,9 @@
 //! channel.
 
 use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
-use nsbridge_handler::transcript::Reader;
+use nsbridge_handler::transcript::{Cursor, Reader, StartAt};
 use nsbridge_protocol::topology::REPLY_EXCHANGE;
-use nsbridge_protocol::{
-    AttemptNo, Failure, Fingerprint, Open, Pieces, RequestId, Revision, Summary,
-};
+use nsbridge_protocol::{AttemptNo, Failure, Fingerprint, Open, RequestId, Revision, Summary};
 use nsbridge_queue::{Error as QueueError, Message};
 use parking_lot::Mutex;
 use tokio::time::sleep;
@@ -35,6 +33,7 @@ pub(crate) struct ReplyContext<'a> {
     pub(crate) request: RequestId,
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) trace: &'a DeliveryTrace,
+    pub(crate) reader: &'a Reader,
     /// Claim on the slot. Progress of the reply ends its protection from preemption (rule R13).
     pub(crate) claim: &'a Claim,
     pub(crate) timing: &'a Timing,
@@ -49,23 +48,22 @@ impl ReplyContext<'_> {
     }
 }
 
-/// Reason why a stream could not send. It is about the channel or the sealing; a broken handler is
-/// [`Disposition::Broken`].
+/// Error of one stream.
 #[derive(Debug)]
-pub(crate) enum Broken {
-    /// The channel is gone, and its frames may or may not have arrived: open another stream.
+pub(crate) enum StreamError {
+    /// Loss of the channel. Its frames may or may not have arrived: open another stream.
     Lost(QueueError),
-    /// A frame could not be sealed, so another stream would fail too.
+    /// Frame that could not be sealed. Another stream would fail too.
     Seal(SealError),
 }
 
-impl From<QueueError> for Broken {
+impl From<QueueError> for StreamError {
     fn from(error: QueueError) -> Self {
         Self::Lost(error)
     }
 }
 
-impl From<SealError> for Broken {
+impl From<SealError> for StreamError {
     fn from(error: SealError) -> Self {
         Self::Seal(error)
     }
@@ -85,25 +83,15 @@ pub(crate) struct ReplyStream<'a> {
     context: &'a ReplyContext<'a>,
     sealer: ReplySealer,
     pub(crate) window: ConfirmWindow,
-    /// Index of the next piece to send.
-    pub(crate) position: usize,
+    /// Pieces that are not sent yet.
+    pub(crate) cursor: Cursor,
     /// Number of data frames sent; `chunks` on the wire.
     data_frames: u64,
-    start: StartAt,
-}
-
-/// Starting point of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StartAt {
-    /// First piece after those that the client handed over, if the handler takes them. For the first
-    /// stream of a run.
-    FirstNew,
-    /// First piece of the reply. For a stream that takes over from another stream of the same run.
-    PieceZero,
 }
 
 impl<'a> ReplyStream<'a> {
-    /// Opens a stream under a fresh key. Retries until the broker takes it or the reply is overdue.
+    /// Opens a stream under a fresh key: seals its open frame and publishes it. Retries until it is
+    /// published or the reply is overdue. Does not wait for the publisher confirm.
     pub(crate) async fn open(
         context: &'a ReplyContext<'a>,
         number: AttemptNo,
@@ -116,8 +104,8 @@ impl<'a> ReplyStream<'a> {
             };
             match opened {
                 Ok(stream) => return Ok(stream),
-                Err(Broken::Seal(error)) => return Err(Undeliverable::Seal(error)),
-                Err(Broken::Lost(error)) => {
+                Err(StreamError::Seal(error)) => return Err(Undeliverable::Seal(error)),
+                Err(StreamError::Lost(error)) => {
                     tracing::warn!(request = %context.request, %error, "could not open a reply");
                     sleep(context.timing.open_retry).await;
                 }
@@ -129,7 +117,7 @@ impl<'a> ReplyStream<'a> {
         context: &'a ReplyContext<'a>,
         number: AttemptNo,
         start: StartAt,
-    ) -> Result<Self, Broken> {
+    ) -> Result<Self, StreamError> {
         let publisher = context.pool.take().await?;
         let open = json(&Open {
             opened_at_ms: now_ms(),
@@ -146,7 +134,8 @@ impl<'a> ReplyStream<'a> {
         context.trace.sign(&mut message.properties);
         window.push(message).await?;
         context.trace.metrics().attempt_opened();
-        Ok(Self { context, sealer, window, position: 0, data_frames: 0, start })
+        let cursor = context.reader.cursor(start);
+        Ok(Self { context, sealer, window, cursor, data_frames: 0 })
     }
 
     /// Returns true if another frame may be in flight.
@@ -154,38 +143,24 @@ impl<'a> ReplyStream<'a> {
         self.window.len() < self.context.config.window
     }
 
-    /// Skips the pieces that the client had before this run. A handler takes them over before its
-    /// first piece, so nothing was sent yet.
-    pub(crate) fn skip_resumed(&mut self, reader: &Reader) {
-        if self.start == StartAt::FirstNew && self.data_frames == 0 {
-            self.position = self.position.max(reader.resumed());
-        }
-    }
-
     /// Encrypts the next pieces as one data frame and publishes it; does nothing if there are none.
     /// Does not wait for the publisher confirm: the window keeps the frame until it comes.
-    pub(crate) async fn send_pieces(&mut self, reader: &Reader) -> Result<(), Broken> {
-        self.skip_resumed(reader);
-        if self.position == reader.len() {
+    pub(crate) async fn send_pieces(&mut self) -> Result<(), StreamError> {
+        if self.cursor.is_at_end() {
             return Ok(());
         }
         let most = self.context.config.coalesce_bytes;
-        let (first, mut count) = (self.position, 0);
         let frame = self.sealer.seal_pieces(|content| {
-            // Writes only the index of the first piece. `Reader::read` then copies the pieces in
-            // their encoded form, so they are not decoded and encoded again.
-            Pieces::write(content, first as u32, std::iter::empty());
-            count = reader.read(first, most, content);
+            self.cursor.read(most, content);
         })?;
         self.window.push(transient(self.context.request, frame)).await?;
-        self.position += count;
         self.data_frames += 1;
-        reader.sent(self.position);
+        self.cursor.mark_sent();
         Ok(())
     }
 
     /// Sends a heartbeat.
-    pub(crate) async fn send_heartbeat(&mut self) -> Result<(), Broken> {
+    pub(crate) async fn send_heartbeat(&mut self) -> Result<(), StreamError> {
         let frame = self.sealer.seal_heartbeat()?;
         self.window.push(transient(self.context.request, frame)).await?;
         self.context.trace.metrics().heartbeat_sent();
@@ -193,16 +168,11 @@ impl<'a> ReplyStream<'a> {
     }
 
     /// Sends the remaining pieces, if the reply ends here, and the last frame. Waits until the
-    /// broker has confirmed all frames.
-    pub(crate) async fn end(
-        mut self,
-        reader: &Reader,
-        disposition: &Disposition,
-    ) -> Result<(), Broken> {
-        self.skip_resumed(reader);
+    /// broker has acked or returned every frame (rule R8).
+    pub(crate) async fn end(mut self, disposition: &Disposition) -> Result<(), StreamError> {
         if disposition.is_over() {
-            while self.position < reader.len() {
-                self.send_pieces(reader).await?;
+            while !self.cursor.is_at_end() {
+                self.send_pieces().await?;
                 if !self.has_room() {
                     self.window.read_confirms().await?;
                 }
@@ -212,8 +182,8 @@ impl<'a> ReplyStream<'a> {
         let frame = match disposition {
             Disposition::Completed(finish) => sealer.seal_final_ok(&json(&Summary {
                 chunks: data_frames,
-                bytes: reader.bytes(),
-                pieces: reader.len() as u64,
+                bytes: context.reader.bytes(),
+                pieces: context.reader.len() as u64,
                 finish_reason: finish.reason,
                 usage: finish.usage,
             }))?,

@@ -27,16 +27,16 @@ use crate::timing::Timing;
 /// Outcome of a call.
 #[derive(Debug)]
 pub(crate) enum CallEnd {
-    /// The handler returned.
+    /// Return value of the handler.
     Returned(Result<Finish>),
-    /// The call ignored its stop and is not waited for any longer.
+    /// Call that ignored its stop and is not waited for any longer.
     GivenUp,
-    /// The handler is broken, for this reason.
+    /// Failure of the handler itself, with its reason.
     Broke(&'static str),
 }
 
 impl CallEnd {
-    /// The handler panicked, or its thread is gone. The panic message is not kept, as it may quote
+    /// Panic of the handler, or loss of its thread. The panic message is not kept, as it may quote
     /// input.
     pub(crate) const PANICKED: Self = Self::Broke("it panicked");
 

@@ -74,7 +74,7 @@ fn the_known_answers_are_reproduced_byte_for_byte() {
     assert_eq!(open, known.chunks[0]);
     for (text, chunk) in [b"Hel".as_slice(), b"lo"].iter().zip(&known.chunks[1..]) {
         let write = |out: &mut Vec<u8>| out.extend(*text);
-        let frame = sealer.frame(ReplyKind::Data, &[], ContentType::Plain, write).unwrap();
+        let frame = sealer.seal(ReplyKind::Data, &[], ContentType::Plain, write).unwrap();
         assert_eq!(frame, *chunk);
     }
     assert_eq!(sealer.seal_final_ok(br#"{"chunks":2,"bytes":5}"#).unwrap(), known.chunks[3]);

@@ -13,6 +13,9 @@ use crate::cargo::{Cargo, in_root, root};
 use crate::{attack, chaos, say};
 use list::{Judge, Mutant};
 
+/// Environment variable with a fault in the durations of a scenario's workers or clients.
+const TIMING: &str = "CHAOS_TIMING";
+
 /// Seed of the scenarios that judge a mutant.
 const SEED: &str = "1";
 
@@ -111,6 +114,14 @@ fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
             build(cargo, &["build", "--package", "nsbridge-chaos"])?;
             Ok(!chaos::attended(scenario(cargo, name, rounds, mutant.name))?)
         }
+        Judge::Timing(fault, name) => {
+            build(cargo, &["build", "--package", "nsbridge-chaos"])?;
+            let mut command = scenario(cargo, name, 1, mutant.name);
+            Ok(!chaos::attended({
+                command.env(TIMING, fault);
+                command
+            })?)
+        }
         Judge::Attack(name, seconds) => {
             built(attack::build(cargo))?;
             Ok(!chaos::attended(attacked(cargo, name, seconds, mutant.name))?)
@@ -144,7 +155,7 @@ fn control(cargo: &Cargo, chosen: &[&Mutant]) -> Result<bool> {
     command.args(["--seed", SEED]).arg("--out").arg(place().join("journals/control"));
     let mut any = false;
     for mutant in chosen {
-        if let Judge::Scenario(name, _) = mutant.judge {
+        if let Judge::Scenario(name, _) | Judge::Timing(_, name) = mutant.judge {
             command.args(["--scenario", name]);
             any = true;
         }
@@ -182,7 +193,7 @@ mod tests {
             mutant.applied(&text(mutant.file)).unwrap();
             let name = mutant.name;
             match mutant.judge {
-                Judge::Scenario(judge, _) => {
+                Judge::Scenario(judge, _) | Judge::Timing(_, judge) => {
                     assert!(scenarios.contains(&format!("\n    \"{judge}\" ")), "{name}: {judge}");
                 }
                 Judge::Attack(judge, _) => {

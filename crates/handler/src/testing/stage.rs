@@ -17,7 +17,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::{AFTERMATH, Breach};
 use crate::erased::{AnyHandler, Call, Servable, Slots};
-use crate::transcript::{ROOM_BYTES, Reader, transcript};
+use crate::transcript::{Cursor, ROOM_BYTES, Reader, StartAt, transcript};
 use crate::{Error, Finish, JobInfo, RequestId, Result, Stop};
 
 const TICK: Duration = Duration::from_millis(10);
@@ -113,13 +113,15 @@ impl Stage {
         let call = Call { input: self.input.clone(), info: info(at, plan.seed), resume, writer };
         let (ended, end) = sync_channel(1);
         let (dropper, dropped) = oneshot::channel();
-        let skip = usize::from(filler.is_some());
+        // Skips the filler, which is no piece of the call and stays unsent until the first read.
+        let mut cursor = reader.cursor(StartAt::PieceZero);
+        cursor.read(usize::MAX, &mut Vec::new());
         let watch = Watch {
             reader,
+            cursor,
             end,
             dropper: Some(dropper),
             room: plan.room,
-            read: skip,
             pieces: Vec::new(),
         };
         (Run { call, ended, dropped }, watch)
@@ -195,10 +197,7 @@ pub fn call(input: &Value, seed: u64) -> (Call, Reader) {
 ///
 /// Returns an error if a piece does not decode as `O`.
 pub fn pieces<O: DeserializeOwned>(reader: &Reader) -> Result<Vec<O>> {
-    // The frame starts with the index of the first piece.
-    let mut frame = vec![0; 4];
-    reader.read(0, usize::MAX, &mut frame);
-    let pieces = Pieces::decode(&frame).map_err(Error::fatal)?.pieces;
+    let pieces = reader.pieces().pieces;
     pieces.iter().map(|piece| serde_json::from_slice(piece).map_err(Error::fatal)).collect()
 }
 
@@ -260,10 +259,10 @@ impl Ticker {
 /// Observer's side of a call.
 pub(super) struct Watch {
     reader: Reader,
+    cursor: Cursor,
     end: Receiver<End>,
     dropper: Option<oneshot::Sender<()>>,
     room: Room,
-    read: usize,
     /// Pieces read so far.
     pub(super) pieces: Vec<Vec<u8>>,
 }
@@ -271,10 +270,11 @@ pub(super) struct Watch {
 impl Watch {
     /// Reads the new pieces and frees their space.
     pub(super) fn read(&mut self) {
-        let mut frame = vec![0; 4];
-        self.read += self.reader.read(self.read, usize::MAX, &mut frame);
-        self.reader.sent(self.read);
-        self.pieces.extend(Pieces::decode(&frame).unwrap_or_default().pieces);
+        let mut list = Vec::new();
+        self.cursor.read(usize::MAX, &mut list);
+        self.cursor.mark_sent();
+        // Without a new piece there is no list.
+        self.pieces.extend(Pieces::decode(&list).unwrap_or_default().pieces);
     }
 
     /// Returns true if a piece was emitted after the call had returned.
@@ -323,7 +323,7 @@ impl Watch {
 
     /// Waits until the call has used up its space and has had time to try another piece.
     pub(super) fn until_held_back(&self, limit: Duration) -> Result<(), Breach> {
-        let used = self.read + usize::from(self.room == Room::OnePiece);
+        let used = self.cursor.position() + usize::from(self.room == Room::OnePiece);
         let started = Instant::now();
         while self.reader.len() < used {
             if started.elapsed() > limit {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use nsbridge_protocol::{MAX_PIECE_BYTES, MAX_TRANSCRIPT_BYTES, Pieces, RequestId};
 
-use super::{ROOM_BYTES, Reader, Stop, transcript};
+use super::{Cursor, ROOM_BYTES, Reader, StartAt, Stop, transcript};
 use crate::{AsyncJob, Job, JobInfo, Refused};
 
 fn info() -> JobInfo {
@@ -24,11 +24,22 @@ fn filler() -> String {
     "x".repeat(ROOM_BYTES)
 }
 
+/// Decodes the pieces from this index on.
 fn pieces(reader: &Reader, from: usize) -> Vec<String> {
-    let mut frame = vec![0; 4];
-    reader.read(from, usize::MAX, &mut frame);
-    let pieces = Pieces::decode(&frame).unwrap().pieces;
+    texts(&reader.pieces().pieces[from..])
+}
+
+fn texts(pieces: &[Vec<u8>]) -> Vec<String> {
     pieces.iter().map(|piece| serde_json::from_slice(piece).unwrap()).collect()
+}
+
+/// Reads one batch of at most `max` bytes. Returns its first index and its pieces.
+fn batch(cursor: &mut Cursor, max: usize) -> (u32, Vec<String>) {
+    let mut list = Vec::new();
+    let count = cursor.read(max, &mut list);
+    let read = Pieces::decode(&list).unwrap();
+    assert_eq!(read.len(), count);
+    (read.first, texts(&read.pieces))
 }
 
 #[test]
@@ -43,9 +54,12 @@ fn a_full_transcript_refuses_and_reading_wakes_the_engine() {
 
     emitter.try_emit(&filler()).unwrap();
     assert_eq!(emitter.try_emit(&"next".into()), Err(Refused::Full));
+    let mut cursor = reader.cursor(StartAt::PieceZero);
+    assert_eq!(cursor.read(1, &mut Vec::new()), 1);
+    assert_eq!(emitter.try_emit(&"next".into()), Err(Refused::Full), "it is not sent yet");
     assert_eq!(wakes.load(Ordering::Relaxed), 0);
 
-    reader.sent(1);
+    cursor.mark_sent();
     assert_eq!(wakes.load(Ordering::Relaxed), 1);
     emitter.try_emit(&"next".into()).unwrap();
     assert_eq!(pieces(&reader, 1), ["next"]);
@@ -57,7 +71,7 @@ async fn reading_lets_a_waiting_emit_go_on() {
     job.emit(filler()).await.unwrap();
     let mut waiting = Box::pin(job.emit("next".into()));
     assert!(waiting.as_mut().now_or_never().is_none());
-    reader.sent(1);
+    reader.mark_all_sent();
     tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
     assert_eq!(reader.len(), 2);
 }
@@ -83,15 +97,16 @@ fn blocked() -> (std::thread::JoinHandle<Result<(), Stop>>, Reader) {
     let mut job: Job<String> = Job::new(info(), writer, None);
     job.emit(filler()).unwrap();
     let emitting = std::thread::spawn(move || job.emit("next".into()));
-    std::thread::sleep(Duration::from_millis(20));
-    assert!(!emitting.is_finished());
+    while !reader.0.state.lock().held_back {
+        std::thread::yield_now();
+    }
     (emitting, reader)
 }
 
 #[test]
 fn reading_lets_a_blocked_thread_go_on() {
     let (emitting, reader) = blocked();
-    reader.sent(1);
+    reader.mark_all_sent();
     assert_eq!(emitting.join().unwrap(), Ok(()));
     assert_eq!(pieces(&reader, 1), ["next"]);
 }
@@ -124,18 +139,24 @@ fn a_stop_wakes_the_engine() {
     assert_eq!(job.emitter().try_emit(&"late".into()), Err(Refused::Stopped(Stop::ClientGone)));
 }
 
-#[test]
-fn a_reply_beyond_the_limit_is_stopped_as_too_large() {
+/// Emits 255 pieces of 32 KiB each, which leaves 32 KiB of the largest reply, and then one of `size`
+/// bytes. Each piece has 6 bytes more than its text: quotation marks and a length field.
+#[track_caller]
+fn check_last_piece(size: usize, expected: Result<(), Refused>) {
     let (job, reader) = job(None);
     let emitter = job.emitter();
-    // Each piece adds two quotation marks and a length field of 4 bytes.
-    let piece = "x".repeat((32 << 10) - 6);
-    for index in 1..=MAX_TRANSCRIPT_BYTES >> 15 {
-        emitter.try_emit(&piece).unwrap();
-        reader.sent(index);
+    for _ in 1..MAX_TRANSCRIPT_BYTES >> 15 {
+        emitter.try_emit(&"x".repeat((32 << 10) - 6)).unwrap();
+        reader.mark_all_sent();
     }
-    assert_eq!(emitter.try_emit(&"one more".into()), Err(Refused::Stopped(Stop::TooLarge)));
-    assert_eq!(reader.stopped(), Some(Stop::TooLarge));
+    assert_eq!(emitter.try_emit(&"x".repeat(size - 6)), expected);
+    assert_eq!(reader.stopped(), expected.err().map(|_| Stop::TooLarge));
+}
+
+#[test]
+fn a_reply_beyond_the_limit_is_stopped_as_too_large() {
+    check_last_piece(32 << 10, Ok(()));
+    check_last_piece((32 << 10) + 1, Err(Refused::Stopped(Stop::TooLarge)));
 }
 
 #[test]
@@ -195,8 +216,43 @@ fn a_read_takes_whole_pieces_up_to_its_limit_and_at_least_one() {
     for text in ["aa", "bb", "cc"] {
         job.emitter().try_emit(&text.into()).unwrap();
     }
-    let taken = |max| reader.read(0, max, &mut Vec::new());
-    assert_eq!([taken(1), taken(8), taken(16), taken(23), taken(24)], [1, 1, 2, 2, 3]);
+    let read = |max| reader.cursor(StartAt::PieceZero).read(max, &mut Vec::new());
+    assert_eq!([read(1), read(8), read(16), read(23), read(24)], [1, 1, 2, 2, 3]);
     assert_eq!(reader.bytes(), 12);
-    assert_eq!(reader.waiting(2), 8);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_cursor_hands_out_each_piece_once_and_in_order() {
+    let (job, reader) = job(None);
+    let mut cursor = reader.cursor(StartAt::FirstNew);
+    assert!(cursor.is_at_end());
+    assert!(cursor.wait_for_bytes(1).now_or_never().is_none());
+    let mut nothing = Vec::new();
+    assert_eq!((cursor.read(usize::MAX, &mut nothing), nothing.len()), (0, 0));
+    for text in ["aa", "bb", "cc"] {
+        job.emitter().try_emit(&text.into()).unwrap();
+    }
+    assert_eq!(batch(&mut cursor, 16), (0, vec!["aa".to_owned(), "bb".to_owned()]));
+    assert_eq!((cursor.position(), cursor.is_at_end()), (2, false));
+    assert!(cursor.wait_for_bytes(8).now_or_never().is_some());
+    assert!(cursor.wait_for_bytes(9).now_or_never().is_none());
+    assert_eq!(batch(&mut cursor, 16), (2, vec!["cc".to_owned()]));
+    assert!(cursor.is_at_end());
+}
+
+#[test]
+fn a_cursor_begins_after_resumed_pieces_or_with_them() {
+    let offered = Pieces { first: 0, pieces: vec![b"\"a\"".to_vec(), b"\"b\"".to_vec()] };
+    let (mut job, reader) = job(Some(offered));
+    // Both streams are open before the handler accepts the pieces.
+    let mut new = reader.cursor(StartAt::FirstNew);
+    let mut all = reader.cursor(StartAt::PieceZero);
+    assert_eq!((new.position(), all.position()), (0, 0));
+    job.accept_resume();
+    assert_eq!((new.position(), all.position()), (2, 0));
+    assert_eq!((new.is_at_end(), all.is_at_end()), (true, false));
+    job.emitter().try_emit(&"c".into()).unwrap();
+    assert_eq!(batch(&mut new, usize::MAX), (2, vec!["c".to_owned()]));
+    assert_eq!(batch(&mut all, usize::MAX).0, 0);
+    assert_eq!((new.position(), all.position()), (3, 3));
 }

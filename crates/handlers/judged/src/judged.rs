@@ -6,7 +6,7 @@ use std::thread;
 
 use futures_executor::block_on;
 use futures_util::future::{Either, pending, select};
-use nsbridge_handler::transcript::{Writer, transcript};
+use nsbridge_handler::transcript::{StartAt, Writer, transcript};
 use nsbridge_handler::{
     AsyncHandler, AsyncJob, Emitter, Error, Fingerprint, Finish, FinishReason, Handler, Health,
     Job, Measure, Models, Pieces, Result, TextInput, TextPiece, erased,
@@ -103,7 +103,8 @@ impl<J: Judge> Layer<J> {
         check_fields(input)?;
         let (writer, reader) = transcript();
         let hold = Hold::new(&self.judge, &self.policy.after, input);
-        let pump = Pump { reader, emitter, hold, counts: &self.counts, read: 0 };
+        let cursor = reader.cursor(StartAt::PieceZero);
+        let pump = Pump { reader, cursor, emitter, hold, counts: &self.counts };
         Ok((pump, writer, offered.filter(|offered| are_whole(offered)).cloned()))
     }
 

@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use futures_util::future::{Either, poll_fn, select};
-use nsbridge_handler::transcript::Reader;
+use nsbridge_handler::transcript::{Cursor, Reader};
 use nsbridge_handler::{
     AsyncJob, Emitter, Error, Finish, FinishReason, Job, Pieces, Result, Stop, TextPiece, Usage,
 };
@@ -61,11 +61,10 @@ pub(crate) async fn let_others_go_on() {
 #[derive(Debug)]
 pub(crate) struct Pump<'a, J> {
     pub(crate) reader: Reader,
+    pub(crate) cursor: Cursor,
     pub(crate) emitter: Emitter<TextPiece>,
     pub(crate) hold: Hold<'a, J>,
     pub(crate) counts: &'a Counts,
-    /// Number of pieces that were read.
-    pub(crate) read: usize,
 }
 
 impl<J: Judge> Pump<'_, J> {
@@ -79,7 +78,7 @@ impl<J: Judge> Pump<'_, J> {
         let (mut stopped, mut returned) = (pin!(emitter.stopped()), returned);
         loop {
             let event = {
-                let more = pin!(self.reader.wait_for_bytes(self.read, 1));
+                let more = pin!(self.cursor.wait_for_bytes(1));
                 let ended = pin!(select(&mut returned, more));
                 match select(stopped.as_mut(), ended).await {
                     Either::Left((stop, _)) => return Err(stop.into()),
@@ -107,14 +106,13 @@ impl<J: Judge> Pump<'_, J> {
 
     /// Reads the new pieces, judges them and sends those that can be sent.
     async fn pass(&mut self, job: &mut impl ClientJob) -> Result<()> {
-        // A frame begins with the index of its first piece.
-        let mut frame = vec![0; 4];
-        let count = self.reader.read(self.read, usize::MAX, &mut frame);
-        if count == 0 {
+        let mut list = Vec::new();
+        if self.cursor.read(usize::MAX, &mut list) == 0 {
             return Ok(());
         }
+        let batch = Pieces::decode(&list)?;
         let resumed = self.reader.resumed();
-        if self.read == 0 {
+        if batch.first == 0 {
             if let Some(most) = self.reader.max_pieces() {
                 job.set_max_pieces(most);
             }
@@ -122,18 +120,17 @@ impl<J: Judge> Pump<'_, J> {
                 job.accept_resume();
             }
         }
-        for piece in Pieces::decode(&frame)?.pieces {
+        for (index, piece) in (batch.first as usize..).zip(batch.pieces) {
             // The pieces of a resume can be many.
-            if self.read % PIECES == PIECES - 1 {
+            if index % PIECES == PIECES - 1 {
                 let_others_go_on().await;
             }
             let piece: TextPiece = serde_json::from_slice(&piece)?;
-            if let Some(category) = self.hold.push(piece, self.read < resumed) {
+            if let Some(category) = self.hold.push(piece, index < resumed) {
                 self.counts.refused(category, Phase::After);
             }
-            self.read += 1;
         }
-        self.reader.sent(self.read);
+        self.cursor.mark_sent();
         self.send().await?;
         Ok(())
     }

@@ -233,7 +233,7 @@ fn ask(
             scope.spawn(|| futures_executor::block_on(AnyHandler::call(&*world.llama, call)));
         thread::sleep(manner.sleeps);
         while !made.is_finished() {
-            reader.sent(reader.len());
+            reader.mark_all_sent();
             if manner.cancels_after.is_some_and(|pieces| reader.len() >= pieces) {
                 reader.stop(Stop::Cancelled);
             }
@@ -246,11 +246,7 @@ fn ask(
         made.join()
     });
     match result.map_err(|_| "a call panicked")? {
-        Ok(_) => {
-            let mut pieces = Vec::new();
-            reader.read(0, usize::MAX, &mut pieces);
-            Ok(Some(pieces))
-        }
+        Ok(_) => Ok(Some(reader.pieces().encode())),
         Err(Error::Stopped(_)) => Ok(None),
         Err(error) => Err(format!("{error}: {input}").into()),
     }

@@ -3,7 +3,7 @@
 use crate::tree::{none, text};
 
 /// Maximum number of lines of the architecture document, so that it can be read in one go.
-const ARCHITECTURE_LINES: usize = 200;
+const ARCHITECTURE_LINES: usize = 220;
 
 /// Returns the error codes in wire format, as returned by `as_str`.
 fn codes(code: &str) -> Vec<&str> {

@@ -129,7 +129,7 @@ fn take(llama: &Llama, client: &Client) {
         });
         std::thread::sleep(client.sleeps.unwrap_or_default());
         while !over.load(Ordering::Acquire) {
-            reader.sent(reader.len());
+            reader.mark_all_sent();
             if client.leaves.is_some_and(|pieces| reader.len() >= pieces) {
                 reader.stop(Stop::Cancelled);
             }
@@ -343,7 +343,7 @@ fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
                     let made = scope
                         .spawn(|| futures_executor::block_on(AnyHandler::call(&**llama, call)));
                     while !made.is_finished() {
-                        reader.sent(reader.len());
+                        reader.mark_all_sent();
                         if over.load(Ordering::Acquire) {
                             reader.stop(Stop::Cancelled);
                         }

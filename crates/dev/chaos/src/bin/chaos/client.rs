@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::journal::{Journal, What};
 use crate::plan::{Ask, Reading};
 use crate::process::{leave_with_the_starter, wait_for_the_driver};
+use crate::timing;
 use crate::watched::{Trick, Watched};
 
 /// Configuration file of a client process.
@@ -55,7 +56,8 @@ async fn submit_all(config: Config) -> Result<()> {
     let inner = AmqpBroker::with_limits(&url, limits)?;
     let broker = Arc::new(Watched { inner, journal: journal.clone(), trick });
     let keys = Arc::new(Keyring::load(&keyring)?);
-    let client = Client::builder().broker(broker).keys(keys).name(&name).connect().await?;
+    let builder = Client::builder().broker(broker).keys(keys).name(&name);
+    let client = builder.timing(timing::of_client()?).connect().await?;
     let reply_queue = client.reply_queue().to_owned();
     journal.note(What::Client { pid: std::process::id(), name, reply_queue })?;
     // The tap must receive the first frame, so requests are submitted only after the driver has

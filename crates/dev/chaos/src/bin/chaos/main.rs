@@ -30,6 +30,7 @@ mod scenarios;
 mod stage;
 mod table;
 mod tap;
+mod timing;
 mod told;
 mod watched;
 mod worker;

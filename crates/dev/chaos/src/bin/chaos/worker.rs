@@ -21,6 +21,7 @@ use crate::journal::{Journal, What};
 use crate::order::{Does, Order, of_attempt, piece};
 use crate::process::leave_with_the_starter;
 use crate::python_model::PythonModel;
+use crate::timing;
 use crate::told::Told;
 
 /// Log message of a worker that has subscribed to its queue.
@@ -34,29 +35,31 @@ pub(crate) fn run(path: &Path) -> ExitCode {
     match work(path) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", nsbridge::chain(&error));
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn work(path: &Path) -> Result<(), nsbridge::worker::Error> {
-    let config = Config::read(path, [])?;
+fn work(path: &Path) -> anyhow::Result<()> {
+    let mut config = Config::read(path, [])?;
+    config.timing = timing::of_worker()?;
     if let Some(dir) = config.handler.get("dir").and_then(|dir| dir.as_str())
         && let Ok(journal) = Journal::in_dir(Path::new(dir))
     {
         log_and_watch(&config.log.filter, journal);
     }
-    if config.handler.contains_key("engine") {
-        return nsbridge::run_async::<Engine>(config);
+    let has = |key| config.handler.contains_key(key);
+    if has("engine") {
+        nsbridge::run_async::<Engine>(config)?;
+    } else if has("python") {
+        nsbridge::run_async::<PythonModel>(config)?;
+    } else if has("told") {
+        nsbridge::run::<Told>(config)?;
+    } else {
+        nsbridge::run::<Scripted>(config)?;
     }
-    if config.handler.contains_key("python") {
-        return nsbridge::run_async::<PythonModel>(config);
-    }
-    if config.handler.contains_key("told") {
-        return nsbridge::run::<Told>(config);
-    }
-    nsbridge::run::<Scripted>(config)
+    Ok(())
 }
 
 /// Installs the log and the journal layer. The bridge keeps a subscriber that is already installed.
