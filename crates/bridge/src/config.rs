@@ -63,9 +63,8 @@ pub struct Config {
     /// table is absent.
     #[serde(default)]
     pub judge: Option<toml::Table>,
-    /// Durations of the protocol. They are no settings: only tests change them.
     #[serde(skip)]
-    pub timing: Timing,
+    pub(crate) timing: Timing,
     /// File that the configuration was read from.
     #[serde(skip)]
     file: PathBuf,
@@ -266,6 +265,13 @@ impl Config {
             file: PathBuf::new(),
             exposed: None,
         }
+    }
+
+    /// Sets the durations of the protocol, for tests. They are no settings of a file.
+    #[must_use]
+    pub fn with_timing(mut self, timing: Timing) -> Self {
+        self.timing = timing;
+        self
     }
 
     /// Reads a file and overrides its fields with the environment's `NSBRIDGE_<SECTION>__<FIELD>`.

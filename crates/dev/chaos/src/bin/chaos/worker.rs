@@ -42,8 +42,7 @@ pub(crate) fn run(path: &Path) -> ExitCode {
 }
 
 fn work(path: &Path) -> anyhow::Result<()> {
-    let mut config = Config::read(path, [])?;
-    config.timing = timing::of_worker()?;
+    let config = Config::read(path, [])?.with_timing(timing::of_worker()?);
     if let Some(dir) = config.handler.get("dir").and_then(|dir| dir.as_str())
         && let Ok(journal) = Journal::in_dir(Path::new(dir))
     {
