@@ -34,7 +34,7 @@ pub(crate) async fn open(
         }
         _ => config.load()?.map(|ring| Arc::new(ring) as _),
     };
-    Ok(Arc::new(ByProvider { keyring, kms: kms(config).await? }))
+    Ok(Arc::new(ByProvider::new(keyring, kms(config).await?)))
 }
 
 impl KeysConfig {
@@ -48,7 +48,7 @@ impl KeysConfig {
     pub async fn open(&self) -> Result<Arc<dyn KeyProvider>, Error> {
         self.check().map_err(ConfigError::new)?;
         let keyring = self.load()?.map(|ring| Arc::new(ring) as Arc<dyn KeyProvider>);
-        Ok(Arc::new(ByProvider { keyring, kms: kms(self).await? }))
+        Ok(Arc::new(ByProvider::new(keyring, kms(self).await?)))
     }
 }
 

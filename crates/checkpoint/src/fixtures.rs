@@ -40,10 +40,7 @@ impl Memory {
     pub(crate) fn new(files: &[(&str, Vec<u8>)]) -> Self {
         let mut files = files.to_vec();
         files.sort();
-        let entry = |(path, bytes): &(&str, Vec<u8>)| FileEntry {
-            path: (*path).to_owned(),
-            size: bytes.len() as u64,
-        };
+        let entry = |(path, bytes): &(&str, Vec<u8>)| FileEntry::new(*path, bytes.len() as u64);
         let entries = files.iter().map(entry).collect();
         let contents = files.into_iter().map(|(_, bytes)| bytes).collect();
         Self { files: entries, contents, ..Self::default() }

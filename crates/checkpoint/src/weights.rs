@@ -177,7 +177,7 @@ impl fmt::Debug for Weights {
 }
 
 fn extent(info: &TensorInfo) -> Extent {
-    Extent { file: info.file, range: info.range.clone(), align: info.dtype.align() }
+    Extent::new(info.file, info.range.clone(), info.dtype.align())
 }
 
 fn no_part(name: &str, what: impl fmt::Display) -> Error {

@@ -148,7 +148,7 @@ fn rotate(path: &Path, promote: Option<KeyId>, disable: Option<KeyId>) -> Result
                 match entry.state {
                     _ if entry.id == id => entry.state = State::Primary,
                     State::Primary => entry.state = State::Decrypt,
-                    State::Decrypt | State::Disabled => {}
+                    _ => {}
                 }
             }
             format!("{id} seals from now on")

@@ -234,6 +234,7 @@ async fn push(store: &Store, push: Push, json: bool) -> Result<Value> {
         }
         Pushing::Hashed(bytes) => hashing.add(bytes),
         Pushing::There(bytes) => sending.add(bytes),
+        _ => {}
     };
     let alias = push.alias.clone();
     let pushed = store.push(push, told).await?;

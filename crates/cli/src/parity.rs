@@ -92,7 +92,7 @@ fn check(
     let tokens = reference.tokens.len();
     let held = reference.hold_against(&mut open(model, tokens)?);
     let parity = held.map_err(|error| anyhow!("{error}"))?;
-    let parity::Parity { largest, after, mismatches, divergence } = parity;
+    let parity::Parity { largest, after, mismatches, divergence, .. } = parity;
     let equal = largest <= tolerance;
     if as_json {
         let figures = json!({

@@ -58,7 +58,8 @@ impl Format {
         let text = std::fs::read_to_string(file).with_context(place)?;
         let schema = serde_json::from_str(&text).with_context(place)?;
         let name = file.file_stem().map(|name| name.to_string_lossy().into_owned());
-        let json_schema = JsonSchema { name, description: None, schema, strict: Some(true) };
+        let mut json_schema = JsonSchema::new(schema);
+        (json_schema.name, json_schema.strict) = (name, Some(true));
         Ok(Some(ResponseFormat::JsonSchema { json_schema }))
     }
 }

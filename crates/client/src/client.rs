@@ -157,7 +157,8 @@ impl Client {
         let Request { model, tenant, input, revision, priority, trace, .. } = request;
         let scope = Scope { model, tenant };
         let key = self.0.keys.data_key(&scope).await?;
-        let content = nsbridge_protocol::Request { seed: point.seed, input, revision };
+        let mut content = nsbridge_protocol::Request::new(point.seed, input);
+        content.revision = revision;
         let content = serde_json::to_vec(&content).map_err(Error::Input)?;
         let head = RequestHead {
             id: point.id,

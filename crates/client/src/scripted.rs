@@ -2,8 +2,7 @@
 
 use nsbridge_crypto::{DataKey, Key, ReplyRoot, ReplySealer, RequestHead};
 use nsbridge_protocol::{
-    AttemptNo, Fingerprint, FinishReason, Open, Pieces, Priority, RequestId, Summary, TraceParent,
-    Usage,
+    AttemptNo, Fingerprint, Finish, Open, Pieces, Priority, RequestId, Summary, TraceParent,
 };
 
 use crate::merge::Merge;
@@ -55,7 +54,8 @@ impl Sender {
     ) -> Self {
         // Each attempt has another revision.
         let revision = format!("r{attempt}").parse().ok();
-        let open = Open { opened_at_ms, fingerprint, worker: "w".into(), revision };
+        let mut open = Open::new("w", opened_at_ms);
+        (open.fingerprint, open.revision) = (fingerprint, revision);
         let open = serde_json::to_vec(&open).unwrap();
         let (sealer, open) = ReplySealer::start(root, ID, AttemptNo(attempt), &open).unwrap();
         Self { sealer, open, next: 0, chunks: 0, bytes: 0 }
@@ -80,13 +80,10 @@ impl Sender {
     }
 
     pub(crate) fn summary(&self) -> Summary {
-        Summary {
-            chunks: self.chunks,
-            bytes: self.bytes,
-            pieces: u64::from(self.next),
-            finish_reason: FinishReason::Stop,
-            usage: Usage::default(),
-        }
+        let mut summary = Summary::new(Finish::STOP);
+        (summary.chunks, summary.bytes) = (self.chunks, self.bytes);
+        summary.pieces = u64::from(self.next);
+        summary
     }
 
     pub(crate) fn sealer_with_open(self, merge: &mut Merge) -> ReplySealer {

@@ -81,6 +81,7 @@ pub struct Entry {
 /// Permitted use of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum State {
     /// Seals and opens. Exactly one key of a keyring is primary.
     Primary,

@@ -59,6 +59,7 @@ pub trait KeyProvider: Debug + Send + Sync {
 
 /// Provider that selects by the request's header, for workers whose clients migrate between two.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ByProvider {
     /// Provider of keys that both ends hold.
     pub keyring: Option<Arc<dyn KeyProvider>>,
@@ -67,6 +68,11 @@ pub struct ByProvider {
 }
 
 impl ByProvider {
+    /// Creates a provider that selects between these two.
+    pub fn new(keyring: Option<Arc<dyn KeyProvider>>, kms: Option<Arc<dyn KeyProvider>>) -> Self {
+        Self { keyring, kms }
+    }
+
     fn of(&self, frame: &RequestFrame<'_>) -> Option<&dyn KeyProvider> {
         let provider = match frame.provider() {
             Provider::Keyring => &self.keyring,

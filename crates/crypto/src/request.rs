@@ -50,6 +50,7 @@ pub struct JobKey {
 
 /// Sealed request, ready to be published.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Sealed {
     /// Sealed frame. A publish retry sends these same bytes; the request is not sealed again.
     pub frame: Vec<u8>,
@@ -261,6 +262,7 @@ fn name<T: std::str::FromStr>(fields: &mut Cursor<'_>, what: &'static str) -> Re
 }
 
 /// Opened request.
+#[non_exhaustive]
 pub struct OpenedRequest {
     /// Authenticated header fields.
     pub head: RequestHead,

@@ -67,6 +67,7 @@ pub struct Caller {
 ///
 /// A key that does not match is [`Denied::Unknown`], whether or not there is a key of its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Denied {
     /// Call without a key.
     #[error("the request has no API key: send `Authorization: Bearer <key>`")]

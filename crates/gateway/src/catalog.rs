@@ -14,6 +14,8 @@ use crate::output::{ReasoningTags, ToolFormat};
 const RESERVED_TOKENS: u64 = 1024;
 
 /// Model of the configuration.
+///
+/// A literal ends in `..Model::default()`: minor versions add fields.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
@@ -37,6 +39,7 @@ pub struct Model {
 /// Format of tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Tools {
     /// `<tool_call>{"name": .., "arguments": ..}</tool_call>`, as Hermes and Qwen write it.
     Hermes,
@@ -49,6 +52,7 @@ pub enum Tools {
 /// Place of the reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Reasoning {
     /// Between `<think>` and `</think>`.
     Think,
@@ -59,6 +63,7 @@ pub enum Reasoning {
 /// Task of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Task {
     /// Text.
     #[default]

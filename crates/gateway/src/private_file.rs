@@ -124,6 +124,7 @@ impl PrivateFile {
 
 /// Outcome of a look at a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reload {
     /// File that has not changed.
     Unchanged,

@@ -122,8 +122,7 @@ pub(crate) fn format(fields: &mut Fields) -> Result<Option<ResponseFormat>> {
 }
 
 fn conforming(schema: Value) -> ResponseFormat {
-    let (name, description, strict) = (None, None, None);
-    ResponseFormat::JsonSchema { json_schema: JsonSchema { name, description, schema, strict } }
+    ResponseFormat::JsonSchema { json_schema: JsonSchema::new(schema) }
 }
 
 /// Returns the expression of a text that is one of `choices`.

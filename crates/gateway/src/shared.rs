@@ -108,6 +108,7 @@ impl fmt::Debug for Shared {
 
 /// Error of the start with a shared store.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SharedError {
     /// The store cannot be read or written.
     #[error("the shared store {location} cannot be used")]

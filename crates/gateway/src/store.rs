@@ -146,6 +146,7 @@ pub(crate) struct Store {
 
 /// Error of the store.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StoreError {
     /// The database cannot be opened or read.
     #[error("the store {path} cannot be used: is another gateway running with it?")]

@@ -119,6 +119,7 @@ pub trait Batch: Sized + 'static {
 
 /// One input of a batch, with information about its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Item<I> {
     /// Content of the request.
     pub input: I,
@@ -128,6 +129,8 @@ pub struct Item<I> {
 
 /// Limits of a batch. A batch starts when it is full or when its oldest request has waited long
 /// enough.
+///
+/// A literal ends in `..Limits::default()`: minor versions add fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of inputs in a batch.

@@ -15,6 +15,7 @@ use std::fmt;
 /// assert_eq!(hits.value, 12.0);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Measure {
     /// Name in `snake_case`, including the unit if there is one. It never changes.
     pub name: &'static str,

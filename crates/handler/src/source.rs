@@ -17,6 +17,7 @@ pub use gguf_file::{belongs_to, gguf_in_folder, is_gguf, split_of};
 
 /// One file of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileEntry {
     /// Path within the model, with `/` between the parts.
     pub path: String,
@@ -24,8 +25,16 @@ pub struct FileEntry {
     pub size: u64,
 }
 
+impl FileEntry {
+    /// Creates the entry of a file.
+    pub fn new(path: impl Into<String>, size: u64) -> Self {
+        Self { path: path.into(), size }
+    }
+}
+
 /// Byte range of a file that is loaded into one contiguous buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Extent {
     /// Index of the file in [`Source::files`].
     pub file: usize,
@@ -33,6 +42,13 @@ pub struct Extent {
     pub range: Range<u64>,
     /// Alignment of the elements in bytes.
     pub align: usize,
+}
+
+impl Extent {
+    /// Creates the extent of a byte range.
+    pub const fn new(file: usize, range: Range<u64>, align: usize) -> Self {
+        Self { file, range, align }
+    }
 }
 
 /// Storage of a model's bytes.

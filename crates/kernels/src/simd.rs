@@ -38,6 +38,7 @@ pub type Lanes = [f32; LANES];
 
 /// Instruction-set tier that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Tier {
     /// Baseline instructions of the architecture. Without hardware fused multiply-add it is slow,
     /// but it still rounds once per multiply-add, so the bits are the same.

@@ -9,6 +9,8 @@ use crate::{ReplayKey, TextInput};
 
 /// Input of a model of embeddings, in the shape of OpenAI's interface.
 ///
+/// A literal ends in `..EmbeddingInput::texts(..)`: minor versions add fields.
+///
 /// ```
 /// use nsbridge_protocol::{EmbeddingInput, EmbeddingText};
 ///
@@ -100,6 +102,7 @@ impl fmt::Debug for EmbeddingText {
 /// Encoding of the vectors of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum EncodingFormat {
     /// List of numbers.
     #[default]
@@ -110,11 +113,19 @@ pub enum EncodingFormat {
 
 /// Vector of one text, the only piece about it. The pieces come in the order of the texts.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct EmbeddingPiece {
     /// Index of the text in the input.
     pub index: u32,
     /// Vector.
     pub embedding: Embedding,
+}
+
+impl EmbeddingPiece {
+    /// Creates the piece about the text with this index.
+    pub const fn new(index: u32, embedding: Embedding) -> Self {
+        Self { index, embedding }
+    }
 }
 
 impl fmt::Debug for EmbeddingPiece {
@@ -130,6 +141,7 @@ impl ReplayKey for EmbeddingPiece {}
 /// Vector in one of the two encodings.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
+#[non_exhaustive]
 pub enum Embedding {
     /// Numbers, for [`EncodingFormat::Float`].
     Floats(Vec<f32>),

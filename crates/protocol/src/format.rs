@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
 pub enum ResponseFormat {
     /// Any text, as without a format.
     Text {},
@@ -40,6 +41,7 @@ pub enum ResponseFormat {
 /// JSON schema in OpenAI's wrapper.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct JsonSchema {
     /// Name of the schema; has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,6 +54,13 @@ pub struct JsonSchema {
     /// OpenAI's strict flag; has no effect, because the reply always conforms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
+}
+
+impl JsonSchema {
+    /// Creates a schema without name, description and flag.
+    pub const fn new(schema: serde_json::Value) -> Self {
+        Self { name: None, description: None, schema, strict: None }
+    }
 }
 
 impl fmt::Debug for ResponseFormat {

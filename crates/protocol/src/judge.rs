@@ -10,6 +10,8 @@ use crate::ReplayKey;
 
 /// Input of a judge: a text, and the labels that a question has for it.
 ///
+/// A literal ends in `..JudgeInput::text(..)`: minor versions add fields.
+///
 /// ```
 /// use nsbridge_protocol::JudgeInput;
 ///
@@ -37,6 +39,7 @@ pub struct JudgeInput {
 /// Label of a [`JudgeInput`].
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct JudgeLabel {
     /// Name of the label in the scores.
     pub label: String,
@@ -65,6 +68,19 @@ impl JudgeInput {
     /// Creates the input of a text that is scored by all categories of the model.
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
+    }
+}
+
+impl JudgeLabel {
+    /// Creates a label whose name is all that it says.
+    pub fn new(label: impl Into<String>) -> Self {
+        Self { label: label.into(), description: None }
+    }
+
+    /// Sets the meaning of the label.
+    #[must_use]
+    pub fn meaning(self, description: impl Into<String>) -> Self {
+        Self { description: Some(description.into()), ..self }
     }
 }
 
@@ -116,7 +132,7 @@ mod tests {
 
     #[test]
     fn debug_shows_nothing_of_the_user() {
-        let label = JudgeLabel { label: "canary".into(), description: Some("canary".into()) };
+        let label = JudgeLabel::new("canary").meaning("canary");
         let question = Some("canary".to_owned());
         let input = JudgeInput { question, labels: vec![label], ..JudgeInput::text("canary") };
         let scores: JudgeScores = [("canary", 0.4711)].into_iter().collect();

@@ -6,6 +6,7 @@ use crate::{Fingerprint, Revision};
 
 /// Sealed content of an `open` frame: worker, start time and arithmetic of the attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Open {
     /// Time at which the attempt was opened, in milliseconds since the Unix epoch.
     pub opened_at_ms: u64,
@@ -18,4 +19,11 @@ pub struct Open {
     /// Model revision that the worker serves; absent if the worker knows none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<Revision>,
+}
+
+impl Open {
+    /// Creates the content for a worker of this name that knows neither fingerprint nor revision.
+    pub fn new(worker: impl Into<String>, opened_at_ms: u64) -> Self {
+        Self { opened_at_ms, fingerprint: None, worker: worker.into(), revision: None }
+    }
 }

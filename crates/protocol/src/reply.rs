@@ -24,8 +24,16 @@ pub enum FinishReason {
 }
 
 /// Token usage of a request, counted in the model's own tokens.
+///
+/// ```
+/// use nsbridge_protocol::Usage;
+///
+/// let usage = Usage::new(12, 40).with_cached(8);
+/// assert_eq!((usage.input_tokens, usage.output_tokens, usage.cached_tokens), (12, 40, 8));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Usage {
     /// Tokens of the prompt.
     pub input_tokens: u64,
@@ -41,6 +49,31 @@ pub struct Usage {
     pub accepted_tokens: u64,
 }
 
+impl Usage {
+    /// Creates the usage of a prompt and its reply, without cached and drafted tokens.
+    pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
+        Self {
+            input_tokens,
+            output_tokens,
+            cached_tokens: 0,
+            drafted_tokens: 0,
+            accepted_tokens: 0,
+        }
+    }
+
+    /// Sets the number of prompt tokens that were already in a KV cache.
+    #[must_use]
+    pub const fn with_cached(self, cached_tokens: u64) -> Self {
+        Self { cached_tokens, ..self }
+    }
+
+    /// Sets the numbers of drafted tokens, and of those that the target model accepted.
+    #[must_use]
+    pub const fn with_drafted(self, drafted_tokens: u64, accepted_tokens: u64) -> Self {
+        Self { drafted_tokens, accepted_tokens, ..self }
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde wants")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
@@ -51,12 +84,12 @@ fn is_zero(count: &u64) -> bool {
 /// ```
 /// use nsbridge_protocol::{Finish, FinishReason, Usage};
 ///
-/// let usage = Usage { input_tokens: 12, output_tokens: 40, ..Usage::default() };
-/// let finish = Finish::LENGTH.with_usage(usage);
+/// let finish = Finish::LENGTH.with_usage(Usage::new(12, 40));
 /// assert_eq!(finish.reason, FinishReason::Length);
 /// assert_eq!(finish.usage.output_tokens, 40);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finish {
     /// Reason for the end.
     pub reason: FinishReason,
@@ -76,14 +109,7 @@ impl Finish {
 
     /// Creates a finish with this reason and zero usage.
     pub const fn because(reason: FinishReason) -> Self {
-        let usage = Usage {
-            input_tokens: 0,
-            output_tokens: 0,
-            cached_tokens: 0,
-            drafted_tokens: 0,
-            accepted_tokens: 0,
-        };
-        Self { reason, usage }
+        Self { reason, usage: Usage::new(0, 0) }
     }
 
     /// Returns this finish with the given usage.
@@ -94,6 +120,7 @@ impl Finish {
 
 /// Sealed content of a `final-ok`: counts that a client checks its copy of the reply against.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Summary {
     /// Number of data frames sent on this stream.
     pub chunks: u64,
@@ -108,6 +135,14 @@ pub struct Summary {
     /// Token usage of the reply.
     #[serde(default)]
     pub usage: Usage,
+}
+
+impl Summary {
+    /// Creates the summary of a reply with this end and counts of zero.
+    pub const fn new(finish: Finish) -> Self {
+        let Finish { reason, usage } = finish;
+        Self { chunks: 0, bytes: 0, pieces: 0, finish_reason: reason, usage }
+    }
 }
 
 fn stop() -> FinishReason {
@@ -130,6 +165,7 @@ const MAX_MESSAGE_BYTES: usize = 4096;
 /// assert_eq!(Failure::new(ErrorCode::BadInput, "x".repeat(10_000)).message.len(), 4096);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Failure {
     /// Kind of the failure.
     pub code: ErrorCode,
@@ -145,6 +181,12 @@ impl Failure {
     pub fn new(code: ErrorCode, mut message: String) -> Self {
         message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
         Self { code, message, chunks: 0 }
+    }
+
+    /// Sets the number of data frames sent on the stream.
+    #[must_use]
+    pub fn with_chunks(self, chunks: u64) -> Self {
+        Self { chunks, ..self }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::Revision;
 /// The client fixes the seed before sealing, so that every attempt at the request makes the same
 /// tokens.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Request<I> {
     /// Seed of all randomness in the reply.
     pub seed: u64,
@@ -19,6 +20,13 @@ pub struct Request<I> {
     /// Only model revision that may answer; absent means any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<Revision>,
+}
+
+impl<I> Request<I> {
+    /// Creates a request that any revision of the model may answer.
+    pub const fn new(seed: u64, input: I) -> Self {
+        Self { seed, input, revision: None }
+    }
 }
 
 impl<I> fmt::Debug for Request<I> {

@@ -15,6 +15,9 @@ use crate::{FinishReason, ReplayKey, ResponseFormat};
 pub use chat::{ChatMessage, FunctionCall, ToolCall, ToolKind};
 
 /// Input of a text model: a raw prompt or a chat, with sampling parameters.
+///
+/// A literal ends in `..TextInput::prompt(..)` or `..TextInput::default()`: minor versions add
+/// fields.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TextInput {
@@ -222,6 +225,8 @@ impl fmt::Debug for TextInput {
 }
 
 /// One token of a text reply.
+///
+/// A literal ends in `..TextPiece::new(..)`: minor versions add fields.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TextPiece {
     /// Token id in the model's vocabulary.
@@ -284,6 +289,7 @@ fn is_zero(index: &u32) -> bool {
 
 /// Candidate token with its log-probability.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct TokenLogprob {
     /// Token id in the model's vocabulary.
     pub token: u32,
@@ -292,6 +298,13 @@ pub struct TokenLogprob {
     /// Text of the token by itself, if the request sets `return_token_texts`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<TokenText>,
+}
+
+impl TokenLogprob {
+    /// Creates a candidate without its text.
+    pub const fn new(token: u32, logprob: f32) -> Self {
+        Self { token, logprob, text: None }
+    }
 }
 
 /// Text of a token by itself: in JSON a text, or a list of bytes that are no valid UTF-8.
@@ -468,7 +481,7 @@ mod tests {
         let prompt = Some("canary".into());
         let input = TextInput { prompt, response_format, ..TextInput::default() };
         assert!(!format!("{input:?}").contains("canary"));
-        let top = TokenLogprob { token: 4711, logprob: -1.0, text: None };
+        let top = TokenLogprob::new(4711, -1.0);
         assert!(!format!("{top:?}").contains("4711"));
     }
 }

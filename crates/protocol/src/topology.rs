@@ -102,6 +102,7 @@ pub const RETRY_TIERS: [RetryTier; 3] = [
 
 /// Retry queue with a fixed delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RetryTier {
     /// Last part of the queue's name.
     pub name: &'static str,

@@ -23,6 +23,7 @@ pub const CURRENT: &str = "current";
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Location {
     /// Folder on this machine, or a GGUF file.
     Folder(PathBuf),

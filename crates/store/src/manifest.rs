@@ -44,6 +44,7 @@ const SCHEMA: u32 = 1;
 
 /// Files of a model and the digests of their bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Manifest {
     /// Name of the model.
     pub model: String,
@@ -57,6 +58,7 @@ pub struct Manifest {
 
 /// File entry of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ManifestFile {
     /// Path within the model, with `/` between the parts.
     pub path: String,
@@ -90,6 +92,17 @@ struct WrittenFile {
 }
 
 impl Manifest {
+    /// Creates a manifest of files in ascending order of their paths, whose chunks have
+    /// [`CHUNK_BYTES`].
+    pub fn new(
+        model: impl Into<String>,
+        revision: impl Into<String>,
+        files: Vec<ManifestFile>,
+    ) -> Self {
+        let (model, revision) = (model.into(), revision.into());
+        Self { model, revision, chunk_bytes: CHUNK_BYTES, files }
+    }
+
     /// Parses a manifest and checks that it is consistent.
     ///
     /// ```

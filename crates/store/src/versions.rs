@@ -18,6 +18,7 @@ const SCHEMA: u32 = 1;
 
 /// Alias: a name that points to a revision. A rollout or rollback writes only the alias.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Alias {
     /// Revision that the alias points to.
     pub revision: String,
@@ -33,6 +34,11 @@ struct Written {
 }
 
 impl Alias {
+    /// Creates an alias of the revision with this manifest.
+    pub fn new(revision: impl Into<String>, manifest: [u8; 32]) -> Self {
+        Self { revision: revision.into(), manifest }
+    }
+
     /// Parses an alias.
     ///
     /// # Errors

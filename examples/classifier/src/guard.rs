@@ -85,10 +85,9 @@ impl Judge for Guard {
             let sentence: String = characters[range.clone()].iter().collect();
             let probabilities = self.probabilities(&sentence);
             let scores = self.outputs.iter().map(move |output| probabilities[*output]);
-            scores.enumerate().map(move |(category, score)| {
-                let range = range.clone();
-                Finding { category, score, range }
-            })
+            scores
+                .enumerate()
+                .map(move |(category, score)| Finding::new(category, score, range.clone()))
         });
         findings.collect()
     }

@@ -4,7 +4,7 @@
 use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
 use nsbridge_handler::transcript::{Cursor, Reader, StartAt};
 use nsbridge_protocol::topology::REPLY_EXCHANGE;
-use nsbridge_protocol::{AttemptNo, Failure, Fingerprint, Open, RequestId, Revision, Summary};
+use nsbridge_protocol::{AttemptNo, Fingerprint, Open, RequestId, Revision, Summary};
 use nsbridge_queue::{Error as QueueError, Message};
 use parking_lot::Mutex;
 use tokio::time::sleep;
@@ -119,12 +119,10 @@ impl<'a> ReplyStream<'a> {
         start: StartAt,
     ) -> Result<Self, StreamError> {
         let publisher = context.pool.take().await?;
-        let open = json(&Open {
-            opened_at_ms: now_ms(),
-            fingerprint: context.fingerprint,
-            worker: context.worker.to_owned(),
-            revision: context.revision.cloned(),
-        });
+        let mut open = Open::new(context.worker, now_ms());
+        open.fingerprint = context.fingerprint;
+        open.revision = context.revision.cloned();
+        let open = json(&open);
         let (sealer, frame) = ReplySealer::start(context.root, context.request, number, &open)?;
         let (key, metrics) = (context.reply_to.to_owned(), context.trace.metrics().clone());
         let mut window =
@@ -180,15 +178,16 @@ impl<'a> ReplyStream<'a> {
         }
         let Self { context, sealer, mut window, data_frames, .. } = self;
         let frame = match disposition {
-            Disposition::Completed(finish) => sealer.seal_final_ok(&json(&Summary {
-                chunks: data_frames,
-                bytes: context.reader.bytes(),
-                pieces: context.reader.len() as u64,
-                finish_reason: finish.reason,
-                usage: finish.usage,
-            }))?,
-            Disposition::Failed(failure) => sealer
-                .seal_final_error(&json(&Failure { chunks: data_frames, ..failure.clone() }))?,
+            Disposition::Completed(finish) => {
+                let mut summary = Summary::new(*finish);
+                summary.chunks = data_frames;
+                summary.bytes = context.reader.bytes();
+                summary.pieces = context.reader.len() as u64;
+                sealer.seal_final_ok(&json(&summary))?
+            }
+            Disposition::Failed(failure) => {
+                sealer.seal_final_error(&json(&failure.clone().with_chunks(data_frames)))?
+            }
             // Another attempt follows, here or in another worker.
             _ => sealer.seal_moved()?,
         };

@@ -242,8 +242,8 @@ fn sealed_refusal(
     reply: &ReplyTo,
 ) -> Option<Vec<Vec<u8>>> {
     let root = reply.root.as_ref()?;
-    let (worker, revision) = (from.worker.to_owned(), from.revision.cloned());
-    let open = Open { opened_at_ms: now_ms(), fingerprint: None, worker, revision };
+    let mut open = Open::new(from.worker, now_ms());
+    open.revision = from.revision.cloned();
     let open = serde_json::to_vec(&open).ok()?;
     let (sealer, first) = ReplySealer::start(root, reply.request, reply.attempt, &open).ok()?;
     let failure = Failure::new(rejection.code, rejection.message.clone());

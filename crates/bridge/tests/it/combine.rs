@@ -255,7 +255,7 @@ async fn all_steps_share_deadline_and_trace_and_each_has_its_own_seed(broker: Ar
     let caller: TraceParent =
         "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().unwrap();
     let flow = place.flow().trace(caller).timeout(Duration::from_secs(60));
-    let labels = vec![JudgeLabel { label: "long".into(), description: Some("a long text".into()) }];
+    let labels = vec![JudgeLabel::new("long").meaning("a long text")];
     let first = flow.judge(place.model(), JudgeInput { labels, ..JudgeInput::text("first") });
     // The number of a step is that of the call; the second one runs first.
     let second = flow.judge(place.model(), JudgeInput::text("second")).await.unwrap();

@@ -172,7 +172,7 @@ async fn a_worker_opens_with_a_keyring_and_with_kms(broker: Arc<dyn Broker>) {
     let kms = Kms::start(|_| None).await;
     let setup = Setup::new().unwrap();
     let keyring: Arc<dyn KeyProvider> = setup.keys.clone();
-    let both = ByProvider { keyring: Some(keyring.clone()), kms: Some(kms.keys()) };
+    let both = ByProvider::new(Some(keyring.clone()), Some(kms.keys()));
     let _worker = worker(&setup, broker.clone(), Arc::new(both)).await;
     for keys in [keyring, kms.keys()] {
         let client = client(broker.clone(), keys).await;

@@ -64,6 +64,7 @@ fn write(
     let told = |step| match step {
         Writing::Planned(bytes) => bar.expect(bytes),
         Writing::Written(bytes) => bar.add(bytes),
+        _ => {}
     };
     let bytes = quantize(model, dtype, &file, told).map_err(|error| match error {
         QuantizeError::Write(error) => {

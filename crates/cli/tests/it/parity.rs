@@ -22,7 +22,7 @@ fn a_model_is_equal_to_what_it_recorded_and_not_to_something_else() {
     let (asked, own) = (path("asked.safetensors"), path("own.safetensors"));
     let tokens: Vec<u32> = (0..80).map(|i| i * 37 % 4000).collect();
     let logits = vec![0.0; tokens.len() * 4096];
-    Reference { tokens, logits }.write(Path::new(&asked)).unwrap();
+    Reference::new(tokens, logits).write(Path::new(&asked)).unwrap();
 
     let recorded = parity(&["record", "--reference", &asked, "--out", &own]);
     assert!(recorded.status.success(), "{recorded:?}");
@@ -66,7 +66,7 @@ fn a_worker_that_requires_parity_starts_with_its_own_logits_and_not_with_falsifi
     let (asked, own) = (place.path("asked.safetensors"), place.path("own.safetensors"));
     let tokens: Vec<u32> = (0..40).map(|i| i * 37 % 4000).collect();
     let logits = vec![0.0; tokens.len() * 4096];
-    Reference { tokens, logits }.write(Path::new(&asked)).unwrap();
+    Reference::new(tokens, logits).write(Path::new(&asked)).unwrap();
     let recorded = parity(&["record", "--reference", &asked, "--out", &own]);
     assert!(recorded.status.success(), "{recorded:?}");
     place.configure(&format!(

@@ -288,7 +288,7 @@ fn vectors(mut pieces: Vec<EmbeddingPiece>, count: usize) -> Option<Vec<Vec<f32>
     }
     let numbers = |piece: EmbeddingPiece| match piece.embedding {
         Embedding::Floats(numbers) => Some(numbers),
-        Embedding::Base64(_) => None,
+        _ => None,
     };
     pieces.into_iter().map(numbers).collect()
 }
@@ -320,14 +320,14 @@ mod tests {
 
     #[test]
     fn each_text_has_exactly_one_vector() {
-        let piece =
-            |index: u32| EmbeddingPiece { index, embedding: Embedding::Floats(vec![index as f32]) };
+        let floats = |index: u32| Embedding::Floats(vec![index as f32]);
+        let piece = |index| EmbeddingPiece::new(index, floats(index));
         let read = |indices: &[u32]| vectors(indices.iter().copied().map(piece).collect(), 2);
         assert_eq!(read(&[1, 0]), Some(vec![vec![0.0], vec![1.0]]));
         for wrong in [&[0][..], &[0, 0], &[0, 2], &[0, 1, 2], &[]] {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }
-        let text = EmbeddingPiece { index: 0, embedding: Embedding::Base64(String::new()) };
+        let text = EmbeddingPiece::new(0, Embedding::Base64(String::new()));
         assert_eq!(vectors(vec![text], 1), None);
     }
 }

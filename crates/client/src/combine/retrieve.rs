@@ -9,11 +9,19 @@ use super::flow::Flow;
 
 /// Text that was retrieved, with its cosine similarity to the question.
 #[derive(Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Passage {
     /// Text of the passage.
     pub text: String,
     /// Cosine of the angle between its vector and that of the question.
     pub score: f64,
+}
+
+impl Passage {
+    /// Creates a passage with its similarity to the question.
+    pub fn new(text: impl Into<String>, score: f64) -> Self {
+        Self { text: text.into(), score }
+    }
 }
 
 impl fmt::Debug for Passage {
@@ -110,7 +118,7 @@ pub async fn answer(
 /// ```
 /// use nsbridge_client::combine::{Passage, cited};
 ///
-/// let found = [Passage { text: "A bear went to the sea.".into(), score: 0.9 }];
+/// let found = [Passage::new("A bear went to the sea.", 0.9)];
 /// let input = cited("Where was the bear?", &found);
 /// assert_eq!(
 ///     input.messages[0].content,

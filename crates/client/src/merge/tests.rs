@@ -378,7 +378,7 @@ fn a_workers_failure_is_passed_on() {
     let root = root();
     let (mut merge, one) = (merge(&root), Sender::new(&root, 1, 0));
     merge.accept(&one.open);
-    let failure = Failure { code: ErrorCode::BadInput, message: "no".into(), chunks: 0 };
+    let failure = Failure::new(ErrorCode::BadInput, "no".to_owned());
     let end = one.sealer.seal_final_error(&serde_json::to_vec(&failure).unwrap()).unwrap();
     assert_eq!(merge.accept(&end), [Step::Failed(failure)]);
 }

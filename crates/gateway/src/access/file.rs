@@ -52,6 +52,7 @@ pub struct Entry {
 /// Class of requests in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Priority {
     /// Requests that a person waits for.
     #[default]

@@ -17,7 +17,8 @@ const LONGEST_RETRY_S: u64 = 120;
 
 /// Limits of the use of an API key. An absent limit does not restrict.
 ///
-/// A minute's quantity may be used at once, and refills evenly over the minute.
+/// A minute's quantity may be used at once, and refills evenly over the minute. A literal ends in
+/// `..Limits::default()`: minor versions add fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -56,6 +57,7 @@ impl Limits {
 
 /// Limit that a request has met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Limit {
     /// Requests per minute.
     Requests,
@@ -67,6 +69,7 @@ pub enum Limit {
 
 /// Refusal of a request by the limits of its API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// Limit that lets the request through later.
     #[error("the limit of {what} is reached: retry after {} s", retry_after.as_secs())]

@@ -79,8 +79,8 @@ mod tests {
     use serde_json::{Value, json};
 
     fn question(kind: Kind, labels: &[&str]) -> Question {
-        let label = |label: &&str| JudgeLabel { label: (*label).to_owned(), description: None };
-        Question::of_parts(Some("q"), kind, labels.iter().map(label).collect())
+        let labels = labels.iter().copied().map(JudgeLabel::new);
+        Question::of_parts(Some("q"), kind, labels.collect())
     }
 
     #[track_caller]

@@ -127,14 +127,16 @@ impl Question {
         let instructions = |value| content(&format!("{at}.instructions"), value);
         match written {
             Written::Predicate { instructions: given, name } => {
-                let labels = vec![JudgeLabel { label: instructions(given)?, description: None }];
+                let labels = vec![JudgeLabel::new(instructions(given)?)];
                 Ok(Self { name, kind: Kind::Predicate, labels, question: None })
             }
             Written::Choice { instructions: given, name, choices } => {
                 let question = Some(instructions(given)?);
                 let (mut values, mut labels) = (Vec::new(), Vec::new());
                 for Choice { value, description } in choices {
-                    labels.push(JudgeLabel { label: label_of(at, &value)?, description });
+                    let mut label = JudgeLabel::new(label_of(at, &value)?);
+                    label.description = description;
+                    labels.push(label);
                     values.push(value);
                 }
                 check(at, "choices", &labels)?;

@@ -127,9 +127,7 @@ impl MessagesRequest {
         let OutputConfig { effort, format } = fields.take("output_config")?.unwrap_or_default();
         input.reasoning_effort = effort;
         input.response_format = format.map(|Format::JsonSchema { schema }| {
-            let (name, description, strict) = (None, None, None);
-            let schema = Value::Object(schema);
-            let json_schema = JsonSchema { name, description, schema, strict };
+            let json_schema = JsonSchema::new(Value::Object(schema));
             ResponseFormat::JsonSchema { json_schema }
         });
         let formatted = input.response_format.is_some();

@@ -36,7 +36,7 @@ fn the_series_of_replies_are_there_before_anything_happened() {
     let before = metrics.text();
     let meter = metrics.reply("completion 3", &"q-tale".parse().unwrap());
     meter.piece();
-    meter.end(End::Done(Usage { input_tokens: 3, output_tokens: 5, ..Usage::default() }));
+    meter.end(End::Done(Usage::new(3, 5)));
     metrics.reply("embedding", &"vectors".parse().unwrap()).end(End::Failed);
     drop(metrics.reply("chat", &"q-tale".parse().unwrap()));
     metrics.refused("rate_limit_exceeded");

@@ -218,7 +218,10 @@ fn format(text: Option<Value>) -> Result<Option<ResponseFormat>> {
         Some(Format::JsonObject {}) => Some(ResponseFormat::JsonObject {}),
         Some(Format::Regex { regex }) => Some(ResponseFormat::Regex { regex }),
         Some(Format::JsonSchema { name, description, schema, strict }) => {
-            let json_schema = JsonSchema { name, description, schema, strict };
+            let mut json_schema = JsonSchema::new(schema);
+            json_schema.name = name;
+            json_schema.description = description;
+            json_schema.strict = strict;
             Some(ResponseFormat::JsonSchema { json_schema })
         }
     })

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nsbridge_client::{FinishReason, Summary, Usage};
+use nsbridge_client::Summary;
 use nsbridge_crypto::Key;
-use nsbridge_protocol::Fingerprint;
+use nsbridge_protocol::{Fingerprint, Finish};
 use nsbridge_store::{Location, StoreConfig};
 use tempfile::TempDir;
 
@@ -35,8 +35,9 @@ fn pieces(count: usize) -> super::Pieces {
 }
 
 fn done() -> Ending {
-    let (finish_reason, usage) = (FinishReason::Stop, Usage::default());
-    Ending::Done(Summary { chunks: 1, bytes: 1, pieces: 2, finish_reason, usage })
+    let mut summary = Summary::new(Finish::STOP);
+    (summary.chunks, summary.bytes, summary.pieces) = (1, 1, 2);
+    Ending::Done(summary)
 }
 
 #[tokio::test]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nsbridge_client::{FinishReason, Summary, TextInput, Usage};
+use nsbridge_client::{Summary, TextInput};
 use nsbridge_crypto::Key;
-use nsbridge_protocol::{Fingerprint, RequestId, Uuid};
+use nsbridge_protocol::{Fingerprint, Finish, RequestId, Uuid};
 use redb::{ReadableDatabase, ReadableTableMetadata};
 use tempfile::TempDir;
 
@@ -54,8 +54,9 @@ fn note(store: &Store, id: RequestId, at: usize) {
 }
 
 fn done(pieces: u64) -> Ending {
-    let (finish_reason, usage) = (FinishReason::Stop, Usage::default());
-    Ending::Done(Summary { chunks: 1, bytes: 1, pieces, finish_reason, usage })
+    let mut summary = Summary::new(Finish::STOP);
+    (summary.chunks, summary.bytes, summary.pieces) = (1, 1, pieces);
+    Ending::Done(summary)
 }
 
 /// Waits until all earlier writes are on disk.

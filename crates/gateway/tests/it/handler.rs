@@ -51,7 +51,7 @@ impl Handler for Words {
             job.emit(TextPiece::new(index as u32, word(job.info().seed, index)))?;
         }
         let (input_tokens, output_tokens) = (prompt.chars().count() as u64, pieces as u64);
-        let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
+        let usage = Usage::new(input_tokens, output_tokens);
         let finish =
             if prompt.contains("refused") { Finish::CONTENT_FILTER } else { Finish::LENGTH };
         Ok(finish.with_usage(usage))

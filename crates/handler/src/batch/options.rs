@@ -25,7 +25,8 @@ const LONGEST: f64 = 3_600_000.0;
 /// options in the same table.
 ///
 /// Names and units are those of TorchServe and DJLServing (`batch_size`, `max_batch_delay` in
-/// `config.properties` or `serving.properties`).
+/// `config.properties` or `serving.properties`). A literal ends in `..BatchOptions::default()`:
+/// minor versions add fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchOptions<O> {
     /// Maximum number of inputs in a batch, from 1 to 16384. Absent: the model's own limit.

@@ -7,6 +7,8 @@ use nsbridge_handler::{JudgeScores, Models, Result};
 use serde::de::DeserializeOwned;
 
 /// Category that a judge scores.
+///
+/// A literal ends in `..Category::new(..)`: minor versions add fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Category {
     /// Name in `snake_case` or in the form of OpenAI's categories (`hate/threatening`). It is a label
@@ -26,6 +28,7 @@ impl Category {
 
 /// Part of a text that belongs to a category.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Finding {
     /// Index of the category in [`Judge::categories`].
     pub category: usize,
@@ -33,6 +36,13 @@ pub struct Finding {
     pub score: f32,
     /// Part of the text, in characters (Unicode scalar values) from its beginning.
     pub range: Range<usize>,
+}
+
+impl Finding {
+    /// Creates a finding of the category with this index.
+    pub const fn new(category: usize, score: f32, range: Range<usize>) -> Self {
+        Self { category, score, range }
+    }
 }
 
 /// Model or list of rules that finds refused text, within the process of the handler.

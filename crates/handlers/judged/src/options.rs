@@ -12,7 +12,8 @@ use crate::policy::Selection;
 const JUDGE: &str = "judge";
 
 /// `[handler]` table of a [`Judged`](crate::Judged) handler, with the table `[judge]` as its field
-/// `judge`. Nothing is judged without that table.
+/// `judge`. Nothing is judged without that table. A literal ends in `..JudgedOptions::default()`
+/// where fields are left out: minor versions add fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JudgedOptions<O, J> {
     /// Options of the judge; `None` if nothing is judged.
@@ -22,6 +23,8 @@ pub struct JudgedOptions<O, J> {
 }
 
 /// Table `[judge]`: these fields, and those of the judge.
+///
+/// A literal ends in `..JudgeOptions::default()`: minor versions add fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JudgeOptions<J> {
     /// Categories that refuse a prompt. Absent: all.

@@ -13,6 +13,7 @@ const THRESHOLD: f64 = 0.5;
 /// Selection of names in a configuration: `true` for all, `false` for none, or a list.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged, expecting = "it must be true, false or a list of names")]
+#[non_exhaustive]
 pub enum Selection {
     /// All names, or none.
     All(bool),

@@ -153,11 +153,8 @@ impl<J: Judge> Pump<'_, J> {
         if let Some(own) = own.filter(|_| self.hold.refused() == 0) {
             return own;
         }
-        let usage = Usage {
-            input_tokens: self.reader.input_tokens().unwrap_or(0),
-            output_tokens: self.hold.released(),
-            ..Usage::default()
-        };
+        let input_tokens = self.reader.input_tokens().unwrap_or(0);
+        let usage = Usage::new(input_tokens, self.hold.released());
         Finish::because(reason).with_usage(usage)
     }
 }

@@ -40,6 +40,8 @@ const FORMS: [(&str, Form, usize); 3] = [
 ];
 
 /// Fields of [`Rules`] in the table `[judge]`.
+///
+/// A literal ends in `..RulesOptions::default()`: minor versions add fields.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RulesOptions {

@@ -73,10 +73,7 @@ impl AsyncHandler for Embedder {
         let done = job.accept_resume().len();
         // Held until the call ends.
         let (texts, _granted) = self.tokens(input.input, job).await?;
-        let mut usage = Usage {
-            input_tokens: texts.iter().map(|text| text.len() as u64).sum(),
-            ..Usage::default()
-        };
+        let mut usage = Usage::new(texts.iter().map(|text| text.len() as u64).sum(), 0);
         let mut texts = texts.into_iter().enumerate().skip(done);
         let mut making = VecDeque::new();
         loop {
@@ -88,7 +85,7 @@ impl AsyncHandler for Embedder {
             usage.cached_tokens += pending.finish().await?.usage.cached_tokens;
             let vector = vector.await.map_err(Error::retry)?;
             let embedding = form.encode(vector);
-            job.emit(EmbeddingPiece { index: index as u32, embedding }).await?;
+            job.emit(EmbeddingPiece::new(index as u32, embedding)).await?;
         }
         Ok(Finish::STOP.with_usage(usage))
     }

@@ -19,6 +19,7 @@ use nsbridge_kernels::attention::PAGE;
 /// Storage format of keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum KvFormat {
     /// Four bytes a number.
     #[default]

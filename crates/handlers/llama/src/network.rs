@@ -41,6 +41,8 @@ const TRYING: Duration = Duration::from_millis(500);
 
 /// Placement and execution options of a model. Only the formats and the device affect the bits of
 /// the results.
+///
+/// A literal ends in `..Setup::default()`: minor versions add fields.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Backend that computes the model.

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::KvFormat;
 
 /// Handler options: the `[handler]` table of a worker with a Llama model.
+///
+/// A literal ends in `..Options::default()`: minor versions add fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
@@ -124,6 +126,7 @@ pub struct Options {
 /// Task of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Task {
     /// Text, by [`Llama`](crate::Llama).
     Generate,
@@ -134,6 +137,7 @@ pub enum Task {
 /// Pooling of the final hidden states of a text into one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Pooling {
     /// Hidden state of the last token.
     Last,
@@ -143,6 +147,7 @@ pub enum Pooling {
 
 /// Format to which matrices are quantized when they are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum Quantize {
     /// Eight bits a weight in blocks of 32, as in GGUF's Q8_0.
     #[serde(rename = "q8_0")]

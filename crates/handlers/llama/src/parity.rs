@@ -21,6 +21,7 @@ const CHUNK: usize = 64;
 /// The file format is safetensors with `tokens`, `[n]` of i64, and `logits`, `[n, vocabulary]` of
 /// f32.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Reference {
     /// Tokens, from the beginning of a sequence.
     pub tokens: Vec<u32>,
@@ -30,6 +31,7 @@ pub struct Reference {
 
 /// Differences between a model's logits and a reference.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Parity {
     /// Largest absolute difference of two logits; NaN if a logit is NaN.
     pub largest: f32,
@@ -42,6 +44,11 @@ pub struct Parity {
 }
 
 impl Reference {
+    /// Creates a reference of tokens and the logits after each of them, row by row.
+    pub const fn new(tokens: Vec<u32>, logits: Vec<f32>) -> Self {
+        Self { tokens, logits }
+    }
+
     /// Reads a reference from a file.
     ///
     /// # Errors

@@ -147,6 +147,7 @@ fn vocabulary<'a>(model: &Model, weights: &'a Weights) -> Vec<(&'a str, &'a Gguf
 
 /// Progress of writing a file.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Writing {
     /// Total size of the file in bytes, reported once at the start.
     Planned(u64),

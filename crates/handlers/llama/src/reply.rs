@@ -355,7 +355,11 @@ pub(crate) fn write_logprobs(
     words: Option<&ChatTokenizer>,
 ) {
     let text = |token| words.map(|words| words.token_text(token));
-    let each = |(token, logprob)| TokenLogprob { token, logprob, text: text(token) };
+    let each = |(token, logprob)| {
+        let mut each = TokenLogprob::new(token, logprob);
+        each.text = text(token);
+        each
+    };
     piece.token_text = text(piece.token);
     piece.logprob = Some(chosen);
     piece.top_logprobs = top.into_iter().map(each).collect();

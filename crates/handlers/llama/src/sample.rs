@@ -47,6 +47,8 @@ use draw::Draw;
 use row::Row;
 
 /// Sampling parameters of a request. The default draws from the model's own distribution.
+///
+/// A literal ends in `..Sampling::default()`: minor versions add fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Biases added to the logits of these tokens. Each token occurs once.

@@ -33,6 +33,7 @@ pub struct QuantizationBuffers {
 
 /// Last operation of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Epilogue {
     /// Writes the product.
     Set,

@@ -85,6 +85,7 @@ impl fmt::Debug for ChatMessage {
 /// Call of a tool that a model made.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct ToolCall {
     /// Id of the call, which the message with its result names.
     #[serde(default)]
@@ -118,6 +119,7 @@ impl fmt::Debug for ToolCall {
 /// Kind of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ToolKind {
     /// Function with arguments of a JSON schema.
     #[default]
@@ -127,6 +129,7 @@ pub enum ToolKind {
 /// Name and arguments of a called function.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct FunctionCall {
     /// Name of the function.
     pub name: String,

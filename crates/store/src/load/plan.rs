@@ -60,7 +60,7 @@ impl Plan {
         let mut places: HashMap<(usize, u64), usize> = HashMap::new();
         let mut parts: Vec<((usize, u64), Vec<Part>)> = Vec::new();
         let mut planned = Vec::with_capacity(extents.len());
-        for (index, Extent { file, range, align }) in extents.iter().enumerate() {
+        for (index, Extent { file, range, align, .. }) in extents.iter().enumerate() {
             let chunk = cut(*file).chunk;
             let numbers = range.start / chunk..range.end.div_ceil(chunk);
             let numbers = if range.is_empty() { 0..0 } else { numbers };

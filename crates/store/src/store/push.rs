@@ -74,6 +74,7 @@ pub struct Pushed {
 
 /// Progress of a push, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pushing {
     /// Total number of bytes that will be hashed and then sent.
     Planned(u64),

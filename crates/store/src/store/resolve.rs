@@ -55,7 +55,7 @@ impl Store {
         let Found { written, manifest, digest, files } = found;
         let entry = |file: &StoredFile| {
             let Object { path, size, .. } = file.object.clone();
-            FileEntry { path, size }
+            FileEntry::new(path, size)
         };
         let entries = files.iter().map(entry).collect();
         let chunk_bytes = manifest.as_ref().map_or(CHUNK_BYTES, |manifest| manifest.chunk_bytes);

@@ -105,11 +105,8 @@ impl RequestMeter {
                 inner.per_token.observe(each);
             }
         }
-        let usage = if usage == Usage::default() {
-            Usage { output_tokens: self.pieces as u64, ..usage }
-        } else {
-            usage
-        };
+        let usage =
+            if usage == Usage::default() { Usage::new(0, self.pieces as u64) } else { usage };
         let counts = [usage.input_tokens, usage.output_tokens, usage.cached_tokens];
         for (kind, count) in TOKEN_TYPES.into_iter().zip(counts) {
             inner.token_usage.of(kind).observe(count as f64);

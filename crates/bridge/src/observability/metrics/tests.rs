@@ -120,8 +120,8 @@ async fn a_good_request_is_timed_and_its_tokens_counted() {
     request.sent(3);
     assert_eq!(value(&metrics, "nsbridge_tokens_in_flight", ""), 5.0);
     assert_eq!(value(&metrics, "nsbridge_requests_in_flight", ""), 1.0);
-    let counts = Usage { input_tokens: 7, output_tokens: 5, ..Usage::default() };
-    let usage = Usage { cached_tokens: 3, ..counts };
+    let counts = Usage::new(7, 5);
+    let usage = counts.with_cached(3);
     request.ended(Outcome::Ok(usage));
     let sum = |name: &str| value(&metrics, &format!("{name}_sum"), "");
     assert_eq!(sum("gen_ai_server_time_to_first_token_seconds"), 0.5);

@@ -16,7 +16,7 @@ fn forged(frame: &[u8]) -> Vec<u8> {
 }
 
 fn failure(sealer: ReplySealer) -> Vec<u8> {
-    let failure = Failure { code: ErrorCode::BadInput, message: "no".into(), chunks: 0 };
+    let failure = Failure::new(ErrorCode::BadInput, "no".to_owned());
     sealer.seal_final_error(&serde_json::to_vec(&failure).unwrap()).unwrap()
 }
 

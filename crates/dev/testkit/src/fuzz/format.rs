@@ -96,6 +96,7 @@ fn hold(format: &ResponseFormat, text: &str) {
             let found = oracle.find(Input::new(text).anchored(Anchored::Yes));
             assert!(found.is_some_and(|found| found.end() == text.len()), "{text:?} and {regex:?}");
         }
+        other => panic!("{other:?} has no oracle"),
     }
 }
 

@@ -22,10 +22,7 @@ struct Reads {
 impl InMemory {
     /// Creates a model of files that are ascending by path.
     pub(super) fn new(files: &[(&str, &[u8])]) -> Self {
-        let entry = |(path, bytes): &(&str, &[u8])| FileEntry {
-            path: (*path).to_owned(),
-            size: bytes.len() as u64,
-        };
+        let entry = |(path, bytes): &(&str, &[u8])| FileEntry::new(*path, bytes.len() as u64);
         let contents = files.iter().map(|(_, bytes)| bytes.to_vec()).collect();
         Self { files: files.iter().map(entry).collect(), contents: Arc::new(contents) }
     }
@@ -68,7 +65,7 @@ impl Source for InMemory {
 
 impl Stream for Reads {
     fn take(&self, extent: usize) -> Result<Buffer> {
-        let Extent { file, range, align } = &self.extents[extent];
+        let Extent { file, range, align, .. } = &self.extents[extent];
         let bytes = self.of.bytes(*file, range);
         let (filling, segments) = Buffer::filled_by(bytes.len(), *align, &[])?;
         for mut segment in segments {

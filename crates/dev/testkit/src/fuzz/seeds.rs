@@ -151,13 +151,10 @@ pub(super) fn s3() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn manifest() -> Vec<Vec<u8>> {
-    let small = Manifest {
-        model: "tale-7m".to_owned(),
-        revision: "2026-11-21".to_owned(),
-        chunk_bytes: 64 << 10,
-        files: vec![file("config.json", b"{}"), file("empty", b""), file("original/a", b"abc")],
-    };
-    let alias = Alias { revision: "2026-11-21".to_owned(), manifest: [7; 32] };
+    let files = vec![file("config.json", b"{}"), file("empty", b""), file("original/a", b"abc")];
+    let mut small = Manifest::new("tale-7m", "2026-11-21", files);
+    small.chunk_bytes = SMALL_CHUNK;
+    let alias = Alias::new("2026-11-21", [7; 32]);
     vec![
         small.to_json(),
         alias.to_json(),
@@ -166,10 +163,12 @@ pub(super) fn manifest() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A file of one chunk at most, whose digest is that of the whole.
+/// Size of a chunk of the seeds' manifest, the smallest that a manifest may have.
+const SMALL_CHUNK: u64 = 64 << 10;
+
+/// A file of one chunk at most.
 fn file(path: &str, bytes: &[u8]) -> ManifestFile {
-    let blake3 = blake3::hash(bytes).into();
-    let chunks = if bytes.is_empty() { Vec::new() } else { vec![blake3] };
-    let etag = Some("\"9bb5\"".to_owned()).filter(|_| path == "empty");
-    ManifestFile { path: path.to_owned(), size: bytes.len() as u64, blake3, chunks, etag }
+    let mut file = ManifestFile::of(path, bytes, SMALL_CHUNK);
+    file.etag = Some("\"9bb5\"".to_owned()).filter(|_| path == "empty");
+    file
 }

@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod documents;
+mod growth;
 mod layers;
 mod modules;
 mod tidy;

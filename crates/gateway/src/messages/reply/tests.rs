@@ -1,7 +1,7 @@
 //! Tests of the events and of the objects that are made of pieces.
 
 use nsbridge_client::{FinishReason, RequestId, Summary, TextPiece, Usage};
-use nsbridge_protocol::Uuid;
+use nsbridge_protocol::{Finish, Uuid};
 use proptest::prelude::{any, proptest};
 use proptest::{prop_assert, prop_assert_eq};
 use serde_json::{Value, json};
@@ -21,10 +21,10 @@ fn tool() -> Value {
 }
 
 fn summary(finish_reason: FinishReason) -> Summary {
-    let usage = Usage { input_tokens: 30, output_tokens: 7, cached_tokens: 20, ..Usage::default() };
-    let json = json!({ "chunks": 1, "bytes": 1, "finish_reason": "stop" });
-    let summary: Summary = serde_json::from_value(json).unwrap();
-    Summary { finish_reason, usage, ..summary }
+    let usage = Usage::new(30, 7).with_cached(20);
+    let mut summary = Summary::new(Finish::because(finish_reason).with_usage(usage));
+    (summary.chunks, summary.bytes) = (1, 1);
+    summary
 }
 
 fn pieces(texts: &[&str]) -> Vec<TextPiece> {

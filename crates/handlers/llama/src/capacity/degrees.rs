@@ -9,6 +9,7 @@ use crate::{KvFormat, LoadError};
 
 /// Bytes that rank 0 needs. No other rank needs more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Need {
     /// Bytes of the rank's parts of all tensors.
     pub weights: u64,

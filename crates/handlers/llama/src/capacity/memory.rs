@@ -9,6 +9,7 @@ use crate::config::{Config, tensors};
 ///
 /// Its `Display` shows that sum, for the error that refuses a model that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Memory {
     /// Bytes of all weights.
     pub weights: u64,

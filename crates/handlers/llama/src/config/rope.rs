@@ -7,6 +7,7 @@ pub(super) use self::parameters::Parameters;
 
 /// Rotary position embedding (Su et al., arXiv:2104.09864).
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f64,
@@ -23,6 +24,7 @@ pub struct Rope {
 /// prompt. `longrope` has the same problem at `original_max_position_embeddings`, inside the
 /// context, and is refused.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum RopeScaling {
     /// `default` and `dynamic`: no scaling.
     None,

@@ -13,7 +13,7 @@ const FRAME: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     dimensions: usize,
-    format: EncodingFormat,
+    is_base64: bool,
     normalize: bool,
 }
 
@@ -29,19 +29,26 @@ impl Form {
         if dimensions == 0 || dimensions > width {
             return Err(Error::bad_input(format!("`dimensions` must be from 1 to {width}")));
         }
-        let form =
-            Self { dimensions, format: input.encoding_format.unwrap_or_default(), normalize };
+        let is_base64 = match input.encoding_format.unwrap_or_default() {
+            EncodingFormat::Float => false,
+            EncodingFormat::Base64 => true,
+            other => {
+                return Err(Error::bad_input(format!("`encoding_format` {other:?} is unknown")));
+            }
+        };
+        let form = Self { dimensions, is_base64, normalize };
         let (texts, bytes) = (input.input.len(), form.bytes());
         if bytes > PIECE_BYTES {
             let most = (PIECE_BYTES - FRAME) / FLOAT_BYTES;
-            return Err(Error::bad_input(match form.format {
-                EncodingFormat::Float => format!(
+            return Err(Error::bad_input(if is_base64 {
+                format!(
+                    "a vector of {dimensions} dimensions is too large for a piece: ask for fewer `dimensions`"
+                )
+            } else {
+                format!(
                     "`encoding_format` must be base64 for more than {most} dimensions, or \
                      `dimensions` fewer"
-                ),
-                EncodingFormat::Base64 => format!(
-                    "a vector of {dimensions} dimensions is too large for a piece: ask for fewer `dimensions`"
-                ),
+                )
             }));
         }
         let most = (REPLY_BYTES / bytes).min(EmbeddingInput::MOST_TEXTS);
@@ -57,9 +64,10 @@ impl Form {
     /// Returns the bytes of a piece, an estimate from above.
     fn bytes(self) -> usize {
         FRAME
-            + match self.format {
-                EncodingFormat::Float => self.dimensions * FLOAT_BYTES,
-                EncodingFormat::Base64 => (self.dimensions * 4).div_ceil(3) * 4,
+            + if self.is_base64 {
+                (self.dimensions * 4).div_ceil(3) * 4
+            } else {
+                self.dimensions * FLOAT_BYTES
             }
     }
 
@@ -69,14 +77,11 @@ impl Form {
         if self.normalize {
             normalize(&mut vector);
         }
-        match self.format {
-            EncodingFormat::Float => Embedding::Floats(vector),
-            EncodingFormat::Base64 => {
-                let bytes: Vec<u8> =
-                    vector.iter().flat_map(|number| number.to_le_bytes()).collect();
-                Embedding::Base64(STANDARD.encode(bytes))
-            }
+        if !self.is_base64 {
+            return Embedding::Floats(vector);
         }
+        let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Embedding::Base64(STANDARD.encode(bytes))
     }
 }
 

@@ -378,13 +378,12 @@ impl SequenceGroup {
         }
         let Some(Ok(reason)) = self.sequences.first()?.end else { return None };
         let sum = |count: fn(&Sequence) -> u64| self.sequences.iter().map(count).sum();
-        let usage = Usage {
-            input_tokens: self.prompt as u64,
-            output_tokens: sum(|sequence| sequence.reply.made() as u64),
-            cached_tokens: self.cached.unwrap_or(0) as u64,
-            drafted_tokens: sum(|sequence| sequence.stats.drafted()),
-            accepted_tokens: sum(|sequence| sequence.stats.accepted()),
-        };
+        let made = sum(|sequence| sequence.reply.made() as u64);
+        let drafted = sum(|sequence| sequence.stats.drafted());
+        let accepted = sum(|sequence| sequence.stats.accepted());
+        let usage = Usage::new(self.prompt as u64, made)
+            .with_cached(self.cached.unwrap_or(0) as u64)
+            .with_drafted(drafted, accepted);
         Some(Ok(Finish::because(reason).with_usage(usage)))
     }
 

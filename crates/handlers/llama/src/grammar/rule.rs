@@ -55,6 +55,9 @@ impl Rule {
             ResponseFormat::JsonObject {} => Some(Self::json(json!({ "type": "object" }))),
             ResponseFormat::JsonSchema { json_schema } => Some(schema(json_schema)?),
             ResponseFormat::Regex { regex } => Some(Self(Kind::Regex(expression(regex)?))),
+            other => {
+                return Err(Error::bad_input(format!("`response_format` {other:?} is unknown")));
+            }
         })
     }
 

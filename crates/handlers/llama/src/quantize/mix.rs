@@ -16,6 +16,7 @@ const LARGE: usize = 80;
 
 /// Quantization mix of a model's matrices; vectors always stay in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mix {
     /// All in f32.
     F32,

@@ -7,6 +7,7 @@ use super::weight::Weights;
 
 /// Log-probabilities at one position of a reply.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Logprobs {
     /// Log-probability of the chosen token.
     pub chosen: f32,

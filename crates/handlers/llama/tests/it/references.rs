@@ -137,6 +137,7 @@ fn embeddings_are_those_of_transformers() {
             let (right, wrong) = match pooling {
                 Pooling::Last => (last, mean),
                 Pooling::Mean => (mean, last),
+                other => panic!("{other:?} has no reference"),
             };
             let found = vector(&raw, &tokens);
             let apart = found.iter().zip(&right).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

@@ -23,7 +23,7 @@ fn reply(llama: &Arc<Llama>, input: &Value) -> (Vec<TextPiece>, Finish) {
 /// Removes the counts of cached and drafted tokens, which are no part of the reply.
 pub(crate) fn uncached((pieces, finish): (Vec<TextPiece>, Finish)) -> (Vec<TextPiece>, Finish) {
     let Usage { input_tokens, output_tokens, .. } = finish.usage;
-    (pieces, finish.with_usage(Usage { input_tokens, output_tokens, ..Usage::default() }))
+    (pieces, finish.with_usage(Usage::new(input_tokens, output_tokens)))
 }
 
 fn text(pieces: &[TextPiece]) -> String {

@@ -77,7 +77,8 @@ fn a_reference_that_cannot_be_run_is_named() {
     let small = Options { n_positions: Some(64), ..options() };
     check_refused(&tiny, small, &["own.safetensors", "cannot be run"]);
     let tokens = vec![1; 2049];
-    write(&tiny, &Reference { logits: vec![0.0; tokens.len() * 258], tokens });
+    let logits = vec![0.0; tokens.len() * 258];
+    write(&tiny, &Reference::new(tokens, logits));
     check_refused(&tiny, options(), &["own.safetensors", "2049 long", "2048 tokens or fewer"]);
     let folder = tiny.path().join("parity").join("own.safetensors");
     std::fs::File::options().write(true).open(&folder).unwrap().set_len((256 << 20) + 1).unwrap();

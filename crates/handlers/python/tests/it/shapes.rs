@@ -158,7 +158,7 @@ fn a_model_sets_the_reason_of_the_end_and_the_token_counts() {
     );
     let (_, finish) = testing::answer(&folder.load(), &json!(0), 7, &[]).unwrap();
     assert_eq!(finish.reason, FinishReason::Length);
-    let counts = Usage { input_tokens: 12, output_tokens: 1, ..Usage::default() };
+    let counts = Usage::new(12, 1);
     assert_eq!(finish.usage, counts);
 }
 

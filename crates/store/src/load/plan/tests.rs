@@ -9,7 +9,7 @@ use crate::contents::Cut;
 const CHUNK: u64 = 10;
 
 fn extent(file: usize, range: std::ops::Range<u64>) -> Extent {
-    Extent { file, range, align: 1 }
+    Extent::new(file, range, 1)
 }
 
 fn cut(size: u64, whole: bool) -> impl Fn(usize) -> Cut {

@@ -46,6 +46,7 @@ impl Kind {
             Self::Mix(Mix::Q6K) => Format::Q6K,
             Self::Mix(Mix::Q5KM) => Format::Q5K,
             Self::Mix(Mix::Q4KM) => Format::Q4K,
+            Self::Mix(other) => panic!("{other} has no format for the embedding"),
         };
         let (weights, bytes) = format.block_in_file();
         bytes as f64 / weights as f64

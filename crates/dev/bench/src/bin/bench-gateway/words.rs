@@ -53,7 +53,7 @@ impl AsyncHandler for Words {
             }
             job.emit(TextPiece::new(token, "word ")).await?;
         }
-        let usage = Usage { output_tokens: pieces.into(), ..Usage::default() };
+        let usage = Usage::new(0, pieces.into());
         Ok(Finish::LENGTH.with_usage(usage))
     }
 

@@ -61,8 +61,7 @@ pub(crate) fn run(megabytes: usize) -> Result<()> {
         server.put(BUCKET, &format!("{PREFIX}{name}"), file);
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    let (model, revision) = ("bench".to_owned(), "1".to_owned());
-    let manifest = Manifest { model, revision, chunk_bytes: CHUNK_BYTES, files };
+    let manifest = Manifest::new("bench", "1", files);
     server.put(BUCKET, &format!("{PREFIX}{MANIFEST}"), manifest.to_json());
     let place = Place {
         endpoint: server.endpoint(),

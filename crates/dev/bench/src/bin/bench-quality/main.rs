@@ -48,7 +48,7 @@ fn main() -> Result<()> {
             let logits = read(file, recorded.logits.len())?;
             peers.add(window, &logits)?;
             if parity.is_none() {
-                let reference = Reference { tokens: window.to_vec(), logits };
+                let reference = Reference::new(window.to_vec(), logits);
                 let held = reference.hold_against(&mut model);
                 parity = Some(held.map_err(|error| anyhow!("{error}"))?);
             }

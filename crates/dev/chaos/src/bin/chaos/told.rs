@@ -59,7 +59,7 @@ impl Handler for Told {
         }
         call.how = "ok".to_owned();
         let output_tokens = order.pieces as u64;
-        Ok(Finish::STOP.with_usage(Usage { input_tokens: 1, output_tokens, ..Usage::default() }))
+        Ok(Finish::STOP.with_usage(Usage::new(1, output_tokens)))
     }
 
     fn threads(&self) -> usize {

@@ -112,9 +112,7 @@ mod tests {
         let keys = Entry::new("k".parse().unwrap(), key(), State::Primary);
         let keys = Keyring::of(vec![keys]).unwrap();
         let sealed = [0, 1].map(|_| seal_request(&key(), &head, b"{}").unwrap());
-        let open =
-            Open { opened_at_ms: 1, fingerprint: None, worker: "w".to_owned(), revision: None };
-        let open = serde_json::to_vec(&open).unwrap();
+        let open = serde_json::to_vec(&Open::new("w", 1)).unwrap();
         let root = &sealed[1].reply_root;
         let (_, opened) = ReplySealer::start(root, id, AttemptNo(1), &open).unwrap();
         let request = id.to_string();
