@@ -117,7 +117,7 @@ fn run_any<H: Servable<K>, K>(config: Config) -> Result<(), Error> {
 
 async fn run_until_signal<H: Servable<K>, K>(mut config: Config) -> Result<(), Error> {
     let drain = Drain::new(Duration::from_secs(config.worker.grace_s));
-    watch_signals(drain.clone())?;
+    watch_signals(drain.clone(), config.worker.grace_s)?;
     let options = config.options::<H::Options>()?;
     let observability = observability(&config)?;
     // Before the load, so that a worker that loads for minutes is seen to be alive.
@@ -197,7 +197,7 @@ fn builder(
 }
 
 /// Drains at the first SIGTERM or Ctrl-C, and ends the process at once at the second.
-fn watch_signals(drain: Drain) -> Result<(), Error> {
+fn watch_signals(drain: Drain, grace_s: u64) -> Result<(), Error> {
     let listen =
         |kind| signal(kind).map_err(|source| Error::System { what: "listen for signals", source });
     let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
@@ -213,7 +213,11 @@ fn watch_signals(drain: Drain) -> Result<(), Error> {
                 tracing::warn!("a second signal, leaving at once");
                 leave_now();
             }
-            tracing::info!("draining: no new requests, running ones get their grace");
+            tracing::info!(
+                grace_s,
+                "draining after a signal: no new requests, running requests may finish within the \
+                 grace period"
+            );
             drain.begin();
         }
     });

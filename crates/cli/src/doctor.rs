@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use nsbridge::store::Store;
 use nsbridge::worker::Config;
 use nsbridge_crypto::State;
 use nsbridge_handler::{AsyncHandler, Models};
@@ -17,6 +16,7 @@ use nsbridge_protocol::topology::{
 use nsbridge_protocol::{ModelName, Uuid};
 use nsbridge_python::Python;
 use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
+use nsbridge_store::Store;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::timeout;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Subcommand;
-use nsbridge::store::{Location, Store, StoreConfig};
 use nsbridge::worker::{LogConfig, LogFormat};
 use nsbridge_handler::{Models, testing};
 use nsbridge_python::{Options, Python};
+use nsbridge_store::{Location, Store, StoreConfig};
 use serde_json::Value;
 
 use crate::failure::note;

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use nsbridge::store::Location;
+use anyhow::{Result, anyhow};
 use nsbridge::worker::{Drain, Worker};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Model, Models};
 use nsbridge_llama::Llama;
 use nsbridge_protocol::{ModelName, Tenant};
 use nsbridge_queue::MemoryBroker;
+use nsbridge_store::Location;
 use tokio::task::JoinHandle;
 
 use crate::failure::note;
@@ -84,12 +84,8 @@ impl Local {
 
 /// Checks that there is a folder or a GGUF file, so that a wrong path is an error of one sentence.
 fn check(path: &Path, option: &str) -> Result<()> {
-    ensure!(
-        Location::Folder(path.to_owned()).may_exist(),
-        "there is no model in {}: name a folder or a .gguf file with {option} PATH",
-        path.display()
-    );
-    Ok(())
+    let there = Location::Folder(path.to_owned()).check_exists();
+    there.map_err(|why| anyhow!("{option}: {why}"))
 }
 
 /// Returns the folder of a bundled model: in the source tree, or under `/models` in a container

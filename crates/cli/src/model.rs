@@ -10,10 +10,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
-use nsbridge::store::{CURRENT, Location, MANIFEST, Opened, Push, Pushing, Store, Wanted};
-use nsbridge::worker::StoreConfig;
 use nsbridge_handler::source::links_out_of;
 use nsbridge_llama::Mix;
+use nsbridge_store::{
+    CURRENT, Location, MANIFEST, Opened, Push, Pushing, Store, StoreConfig, Wanted,
+};
 use serde_json::{Value, json};
 
 use crate::failure::note;

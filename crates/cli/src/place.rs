@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use nsbridge::store::Location;
 use nsbridge::worker::{LogConfig, LogFormat};
 use nsbridge_protocol::ModelName;
+use nsbridge_store::Location;
 
 /// Address of the broker.
 #[derive(Debug, clap::Args)]

@@ -65,7 +65,12 @@ enum Command {
     ///
     /// The reply comes to this command, not to the original client. A dead letter is removed once
     /// its reply is written. If this command dies just before that, the next replay sends the
-    /// request a second time. One JSON object per dead letter is printed.
+    /// request a second time. One JSON object per dead letter is printed. A request that a worker
+    /// dead-lettered keeps its class; one that the broker dead-lettered is sent as interactive.
+    ///
+    /// The dead letters are sent one after another and held until then. A run that takes longer than
+    /// the broker's consumer_timeout (30 minutes by default) ends with an error: replay fewer at once,
+    /// or lower --timeout.
     Replay {
         #[command(flatten)]
         place: Place,
@@ -79,7 +84,8 @@ enum Command {
         /// Time limit for each complete reply, in seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 300)]
         timeout: u64,
-        /// File for the replies, readable by its owner alone; standard output if absent.
+        /// New file for the replies, readable by its owner alone; standard output if absent. A file
+        /// that exists is refused.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
@@ -159,7 +165,10 @@ async fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
         let depth = match connection.depth(&queue).await {
             Ok(depth) => depth,
             Err(Error::NoQueue { .. }) if queue == model_queue(model) => {
-                anyhow::bail!("there is no queue for the model {model}: no worker ever served it");
+                anyhow::bail!(
+                    "the broker has no queue for the model {model} in this virtual host: check --model \
+                     and --broker (NSBRIDGE_BROKER__URL); the model's first worker creates its queues"
+                );
             }
             // The queue may be missing on a broker that an older release set up.
             Err(Error::NoQueue { .. }) => continue,
@@ -170,7 +179,7 @@ async fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
             let line = json!({ "queue": queue, "messages": messages, "consumers": consumers });
             print_line(&line.to_string())?;
         } else {
-            print_line(&format!("{messages:>8} waiting  {consumers:>4} taking  {queue}"))?;
+            print_line(&format!("{messages:>8} ready  {consumers:>4} consumers  {queue}"))?;
         }
     }
     connection.close().await;
@@ -202,7 +211,10 @@ async fn dead(
     };
     let queue = dead_queue(&place.model);
     Letters::read(place.connect().await?, &queue, show).await?.leave().await;
-    ensure!(sealed_for_good == 0, "{sealed_for_good} letters did not open");
+    ensure!(
+        sealed_for_good == 0,
+        "{sealed_for_good} dead letters could not be opened; the reasons are above"
+    );
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use nsbridge::store::{Location, Wanted};
 use nsbridge::worker::{BrokerConfig, Config, KeysConfig, WorkerConfig};
 use nsbridge_handler::Batched;
 use nsbridge_judged::{Judged, Rules, Scoring};
 use nsbridge_llama::{Embedder, Llama};
 use nsbridge_protocol::ModelName;
 use nsbridge_python::Python;
+use nsbridge_store::{Location, Wanted};
 use toml::Value;
 
 use crate::failure::report;

@@ -16,7 +16,7 @@
 //! file, `KmsProvider` with the feature `kms`, or [`ByProvider`], which selects by the request's header.
 //!
 //! A client seals a request and keeps its reply root. A worker opens the request and seals the reply
-//! under the same root. Whoever can open the request can open its reply:
+//! under the same root. Any process that can open the request can open its reply:
 //!
 //! ```
 //! use nsbridge_crypto::{Key, Read, ReplyOpener, ReplySealer, RequestFrame, RequestHead, seal_request};

@@ -48,13 +48,22 @@ impl Location {
         }
     }
 
-    /// Returns true if a model can be there: for a folder or a GGUF file on this machine, if it
-    /// exists. S3 locations are not looked up.
-    pub fn may_exist(&self) -> bool {
-        match self {
-            Self::Folder(path) => path.is_dir() || self.gguf_file().is_some() && path.is_file(),
-            Self::S3 { .. } => true,
+    /// Checks that a folder or a GGUF file on this machine exists. S3 locations are not looked up.
+    ///
+    /// # Errors
+    ///
+    /// Returns a sentence if there is nothing at the path, or a file that is no model.
+    pub fn check_exists(&self) -> Result<(), String> {
+        let Self::Folder(path) = self else { return Ok(()) };
+        if path.is_dir() || self.gguf_file().is_some() && path.is_file() {
+            return Ok(());
         }
+        let place = path.display();
+        Err(if path.exists() {
+            format!("{place} is a file, but a model is a folder or a .gguf file")
+        } else {
+            format!("there is no model in {place}: name a folder or a .gguf file")
+        })
     }
 
     /// Splits the location of a GGUF file into its folder and its name. Returns `None` for the
@@ -132,6 +141,27 @@ mod tests {
         check("s3:///x", Err("names no bucket"));
         check("gs://b/x", Err("`gs://` is not known"));
         check("s3://b/x@../y", Err("not a revision"));
+    }
+
+    #[test]
+    fn a_place_without_a_model_is_told_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| Location::Folder(folder.path().join(name));
+        for name in ["model.bin", "model.gguf"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(at("").check_exists(), Ok(()));
+        assert_eq!(at("model.gguf").check_exists(), Ok(()));
+        let why = at("model.bin").check_exists().unwrap_err();
+        assert!(
+            why.ends_with("model.bin is a file, but a model is a folder or a .gguf file"),
+            "{why}"
+        );
+        for name in ["absent", "absent.gguf"] {
+            let why = at(name).check_exists().unwrap_err();
+            assert!(why.contains("there is no model in") && why.contains(name), "{why}");
+        }
+        assert_eq!("s3://b/absent".parse::<Location>().unwrap().check_exists(), Ok(()));
     }
 
     #[test]

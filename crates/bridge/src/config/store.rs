@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use nsbridge_store::{Location, Wanted};
+use nsbridge_store::Wanted;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
@@ -38,13 +38,7 @@ impl ModelConfig {
     /// Checks that a folder or file exists, so that a wrong one is an error before anything is
     /// started.
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
-        match &self.0.location {
-            Location::Folder(path) if !self.0.location.may_exist() => Err(format!(
-                "[models] {name}: there is no folder and no GGUF file {}",
-                path.display()
-            )),
-            _ => Ok(()),
-        }
+        self.0.location.check_exists().map_err(|why| format!("[models] {name}: {why}"))
     }
 }
 

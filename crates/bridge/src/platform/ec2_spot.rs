@@ -60,13 +60,15 @@ impl Ec2Spot {
             let what = "the instance's metadata cannot be read, so no spot notice will be seen";
             if let Some(Some(action)) = outage.note(self.action().await, what) {
                 let left = time_left(&action, SystemTime::now());
-                let seconds = left.as_secs();
-                tracing::warn!(action = action.action, seconds, "this spot instance is taken back");
+                let (action, seconds) = (action.action, left.as_secs());
+                tracing::warn!(action, seconds, "EC2 reclaims this spot instance: draining");
                 return Instant::now() + left;
             }
             if !self.told && matches!(self.read(REBALANCE).await, Ok(Some(_))) {
                 self.told = true;
-                tracing::info!("AWS recommends to rebalance: this instance may be taken back soon");
+                tracing::info!(
+                    "EC2 recommends a rebalance: it may reclaim this spot instance soon"
+                );
             }
             sleep(self.poll).await;
         }

@@ -35,7 +35,7 @@ impl EcsTask {
         loop {
             let what = "the task's metadata cannot be read, so only SIGTERM will tell of a stop";
             if outage.note(self.wanted().await, what).is_some_and(|status| status == "STOPPED") {
-                tracing::info!("ECS stops this task");
+                tracing::info!("ECS stops this task: draining");
                 return;
             }
             sleep(self.poll).await;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nsbridge::store::Location;
+use nsbridge_store::Location;
 
 use super::settings::Settings;
 

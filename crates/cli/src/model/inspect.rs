@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
-use nsbridge::store::Opened;
 use nsbridge_checkpoint::{Checkpoint, Metadata, TensorInfo};
 use nsbridge_handler::quote;
 use nsbridge_llama::{
     Config, Format, KvFormat, Mix, Need, coarsest_format, mean_width, parameters,
 };
+use nsbridge_store::Opened;
 use serde_json::{Value, json};
 
 use super::bar::size;

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use nsbridge::store::{MANIFEST, Opened};
 use nsbridge_handler::source::files_of;
 use nsbridge_handler::{Model, quote};
 use nsbridge_llama::{Config, Mix, QuantizeError, Writing, quantize};
+use nsbridge_store::{MANIFEST, Opened};
 use serde_json::{Value, json};
 
 use self::made::{Made, Making};

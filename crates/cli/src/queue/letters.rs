@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use nsbridge_crypto::{KeyProvider, RequestFrame, RequestHead};
-use nsbridge_protocol::topology::header;
-use nsbridge_protocol::{ErrorCode, Request, RequestId};
+use nsbridge_protocol::topology::{bulk_queue, header};
+use nsbridge_protocol::{ErrorCode, ModelName, Priority, Request, RequestId};
 use nsbridge_queue::{Connection, Consumer, Delivery, Error};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -201,7 +201,10 @@ pub(super) async fn depth(connection: &dyn Connection, queue: &str) -> Result<us
     match connection.depth(queue).await {
         Ok(depth) => Ok(usize::try_from(depth.messages).unwrap_or(usize::MAX)),
         Err(Error::NoQueue { .. }) => {
-            bail!("there is no queue {queue}: no worker ever served this model")
+            bail!(
+                "the broker has no queue {queue} in this virtual host: check --model and --broker \
+                 (NSBRIDGE_BROKER__URL); the model's first worker creates its queues"
+            )
         }
         Err(error) => Err(error.into()),
     }
@@ -256,6 +259,15 @@ impl Letter {
         properties.text(header::REASON).or(self.delivery.death.as_deref()).unwrap_or("-")
     }
 
+    /// Returns the class of the request by the queue that it came from. It is interactive if the
+    /// broker moved the message, because the queue is not known then.
+    pub(super) fn priority(&self, model: &ModelName) -> Priority {
+        match self.delivery.message.properties.text(header::QUEUE) {
+            Some(queue) if queue == bulk_queue(model) => Priority::Bulk,
+            _ => Priority::Interactive,
+        }
+    }
+
     fn dead_at(&self) -> Option<SystemTime> {
         let told = self.delivery.message.properties.int(header::DEAD_AT);
         // A message that the broker moved has no time of death, so its expiry time stands in for
@@ -282,6 +294,7 @@ impl Letter {
         let mut line = json!({
             "id": head.as_ref().map(|head| head.id),
             "reason": self.reason(),
+            "queue": properties.text(header::QUEUE),
             "deliveries": properties.int(header::DELIVERIES),
             "replay_of": properties.text(header::REPLAY_OF),
             "dead_at_ms": properties.int(header::DEAD_AT),
@@ -300,12 +313,16 @@ impl Letter {
         let age = self.dead_at().and_then(|at| SystemTime::now().duration_since(at).ok());
         let age = age.map_or_else(|| "-".to_owned(), |age| Age(age).to_string());
         let deliveries = self.delivery.message.properties.int(header::DELIVERIES);
-        let deliveries = deliveries.map_or_else(|| "-".to_owned(), |count| count.to_string());
+        let deliveries = match deliveries {
+            Some(1) => "1 earlier delivery".to_owned(),
+            Some(count) => format!("{count} earlier deliveries"),
+            None => "- earlier deliveries".to_owned(),
+        };
         let bytes = self.bytes;
         // A forged reason could look like another line of the output.
         let reason = self.reason().replace(char::is_control, "?");
         let name = self.name();
-        let line = format!("{age:>5} ago  {name:<36}  {reason}  delivered {deliveries}  {bytes} B");
+        let line = format!("{age:>5} ago  {name:<36}  {reason}  {deliveries}  {bytes} B");
         match asked {
             Some(asked) => format!("{line}\n      {}", asked.request.input.get()),
             None => line,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use nsbridge_client::{Client, Request};
 use nsbridge_crypto::Keyring;
+use nsbridge_protocol::Priority;
 use nsbridge_protocol::topology::dead_queue;
 use nsbridge_queue::AmqpBroker;
 use serde_json::{Value, json};
@@ -42,31 +43,36 @@ pub(super) async fn run(
         .name("nsbridge replay")
         .connect()
         .await?;
-    let (count, mut failed) = (letters.len(), 0);
+    let (count, mut done) = (letters.len(), 0);
     for letter in letters {
         let name = letter.name();
-        let asked_again = replay(&client, &keys, &letter, timeout).await.and_then(|line| {
-            match &mut file {
-                Some(file) => writeln!(file, "{line}")?,
-                None => print_line(&line.to_string())?,
-            }
-            Ok(())
-        });
+        let priority = letter.priority(&place.model);
+        let asked_again =
+            replay(&client, &keys, &letter, priority, timeout).await.and_then(|line| {
+                match &mut file {
+                    Some(file) => writeln!(file, "{line}")?,
+                    None => print_line(&line.to_string())?,
+                }
+                Ok(())
+            });
         match asked_again {
             // The reply is written, so the dead letter can be removed.
-            Ok(()) if matches!(letter.delivery.ack().await, Ok(true)) => {}
+            Ok(()) if matches!(letter.delivery.ack().await, Ok(true)) => done += 1,
             Ok(()) => {
-                failed += 1;
-                note(&format!("{name}: answered, but the broker took the letter back"));
+                note(&format!(
+                    "{name}: the reply was written, but the broker has requeued the dead letter: remove \
+                     it with `nsbridge queue purge --model {} --id {name} --yes`",
+                    place.model
+                ));
+                // The channel is lost, and all other dead letters with it: their replies would come
+                // again with the next replay.
+                break;
             }
-            Err(error) => {
-                failed += 1;
-                note(&format!("{name}: {error:#}; it stays a dead letter"));
-            }
+            Err(error) => note(&format!("{name}: {error:#}; it stays a dead letter")),
         }
     }
     connection.close().await;
-    ensure!(failed == 0, "{failed} of {count} dead letters were not replayed");
+    ensure!(done == count, "{} of {count} dead letters were not replayed", count - done);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -82,12 +88,14 @@ async fn replay(
     client: &Client,
     keys: &Keyring,
     letter: &Letter,
+    priority: Priority,
     timeout: Duration,
 ) -> Result<Value> {
     let asked = letter.open(keys).await?;
     let mut ask = Request::new(asked.head.model, asked.head.tenant).input(asked.request.input);
     ask.seed = Some(asked.request.seed);
     ask.revision = asked.request.revision;
+    ask.priority = priority;
     ask.timeout = timeout;
     ask.replay_of = Some(asked.head.id);
     let reply = client.submit::<Value>(ask).await?;

@@ -1,5 +1,6 @@
 //! `nsbridge dev`: chat page, OpenAI's API and worker without services.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
@@ -57,6 +58,19 @@ fn a_model_that_is_not_there_and_an_address_of_others_are_refused_in_a_sentence(
         said.contains("there is no model in absent.gguf") && said.lines().count() == 1,
         "{said}"
     );
+    // A file that is no model is not told to be missing.
+    let folder = tempfile::tempdir().unwrap();
+    for (name, reason) in [
+        ("broken.gguf", "its head has no end"),
+        ("model.bin", "is a file, but a model is a folder or a .gguf file"),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, "GGUF\u{3}\0\0\0").unwrap();
+        let (ended, _, said) = output(&["demo", "--model", path.to_str().unwrap()]);
+        assert_eq!(ended.status.code(), Some(1));
+        assert!(said.contains(name) && said.contains(reason), "{said}");
+        assert!(!said.contains("there is no model") && said.lines().count() == 1, "{said}");
+    }
     // Anyone in the network could ask, because no key is needed.
     let (ended, _, said) = output(&["dev", "--listen", "0.0.0.0:0"]);
     assert_eq!(ended.status.code(), Some(2));

@@ -18,10 +18,15 @@ fn queue(place: &Place, arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), out, err)
 }
 
-fn dead_letters(place: &Place) -> Option<u64> {
+/// Returns the number of messages in the queue whose name ends like this.
+fn messages(place: &Place, end: &str) -> Option<u64> {
     let (_, out, _) = queue(place, &["status", "--json"]);
     let mut lines = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.find(|line| line["queue"].as_str().unwrap().ends_with(".dead"))?["messages"].as_u64()
+    lines.find(|line| line["queue"].as_str().unwrap().ends_with(end))?["messages"].as_u64()
+}
+
+fn dead_letters(place: &Place) -> Option<u64> {
+    messages(place, ".dead")
 }
 
 #[test]
@@ -33,7 +38,8 @@ fn what_died_is_listed_sealed_opened_with_its_key_and_asked_again() {
     let sampling = ["--seed", "7", "--max-tokens", "12"];
     let worker = place.worker();
     // No worker has this key. The request is retried after 1 s, and then no time is left.
-    let unanswered = [&sampling[..], &["--keyring", &other, "--timeout", "4", PROMPT]].concat();
+    let unanswered =
+        [&sampling[..], &["--bulk", "--keyring", &other, "--timeout", "4", PROMPT]].concat();
     let mut ask = nsbridge(&["ask", "--model", &place.model, "--broker", &place.url]);
     assert_eq!(ask.args(&unanswered).status().unwrap().code(), Some(1));
 
@@ -43,10 +49,11 @@ fn what_died_is_listed_sealed_opened_with_its_key_and_asked_again() {
     assert_eq!(code, Some(0));
     assert_eq!(letter["reason"], "unknown-key");
     assert_eq!(letter["key_id"], "other");
+    assert_eq!(letter["queue"], format!("nsbridge.{}.bulk", place.model));
     assert!(!out.contains("bear"), "{out}");
     let id = letter["id"].as_str().unwrap();
     let (_, out, _) = queue(&place, &["dead", "--id", id]);
-    assert!(out.contains(id) && out.contains("unknown-key"), "{out}");
+    assert!(out.contains(id) && out.contains("unknown-key  0 earlier deliveries"), "{out}");
     let (_, out, _) = queue(&place, &["dead", "--reason", "poison"]);
     assert_eq!(out, "");
     let (code, _, err) = queue(&place, &["dead", "--reason", "posion"]);
@@ -55,17 +62,27 @@ fn what_died_is_listed_sealed_opened_with_its_key_and_asked_again() {
     assert!(out.contains(PROMPT), "{out}");
     let (code, _, err) = queue(&place, &["dead", "--open", "--keyring", &place.path("keys.json")]);
     assert!(code == Some(1) && err.contains("no key `other` is known here"), "{err}");
+    assert!(err.contains("1 dead letters could not be opened"), "{err}");
     let (code, _, err) = queue(&place, &["purge"]);
     assert!(code == Some(1) && err.contains("1 messages") && err.contains("--yes"), "{err}");
     assert_eq!(dead_letters(&place), Some(1), "looking takes nothing out");
 
     drop(worker);
     fs::copy(&other, place.path("keys.json")).unwrap();
-    let _worker = place.worker();
     let replies = place.path("replies.jsonl");
-    let (code, _, err) =
-        queue(&place, &["replay", "--all", "--keyring", &other, "--out", &replies]);
-    assert_eq!(code, Some(0), "{err}");
+    let again = ["replay", "--all", "--keyring", &other, "--out", &replies];
+    let common = ["queue", "--model", &place.model, "--broker", &place.url];
+    let replay = [&common[..1], &again[..1], &common[1..], &again[1..]].concat();
+    let replay = nsbridge(&replay).spawn().unwrap();
+    // The request keeps its class. No worker takes it yet.
+    let began = Instant::now();
+    while messages(&place, ".bulk") != Some(1) {
+        assert!(began.elapsed() < Duration::from_secs(30), "no bulk request was sent");
+        sleep(Duration::from_millis(200));
+    }
+    let _worker = place.worker();
+    let replay = replay.wait_with_output().unwrap();
+    assert!(replay.status.success(), "{}", String::from_utf8_lossy(&replay.stderr));
     let reply: Value = serde_json::from_str(&fs::read_to_string(&replies).unwrap()).unwrap();
     assert_eq!(reply["replay_of"], id);
     let pieces = reply["pieces"].as_array().unwrap().iter();
@@ -75,6 +92,11 @@ fn what_died_is_listed_sealed_opened_with_its_key_and_asked_again() {
     assert_eq!(dead_letters(&place), Some(0));
     let (code, _, err) = queue(&place, &["replay", "--all", "--keyring", &other]);
     assert!(code == Some(1) && err.contains("no dead letter"), "{err}");
+    let (code, _, err) = queue(&place, &again);
+    assert!(code == Some(1) && err.contains("cannot create"), "replies are not overwritten: {err}");
+    let (_, out, _) = queue(&place, &["status"]);
+    let of = format!("0 ready     1 consumers  nsbridge.{}\n", place.model);
+    assert!(out.contains(&of), "{out}");
 }
 
 #[test]
@@ -93,7 +115,7 @@ fn what_waits_for_a_worker_can_be_counted_and_removed() {
     let removed = [waiting.2, died.2].concat();
     assert_eq!(removed.matches("1 messages were removed").count(), 1, "{removed}");
     let (code, _, err) = queue(&Place::new(), &["status"]);
-    assert!(code == Some(1) && err.contains("no worker ever served it"), "{err}");
+    assert!(code == Some(1) && err.contains("check --model and --broker"), "{err}");
 }
 
 #[test]
@@ -103,7 +125,7 @@ fn what_the_broker_moved_has_an_age_too() {
     assert!(!place.ask(&["--timeout", "1", PROMPT]).status().unwrap().success());
     let began = Instant::now();
     while dead_letters(&place) != Some(1) {
-        assert!(began.elapsed() < Duration::from_secs(30), "it is over and nobody took it");
+        assert!(began.elapsed() < Duration::from_secs(30), "the broker did not dead-letter it");
         sleep(Duration::from_millis(200));
     }
     let (_, out, _) = queue(&place, &["dead"]);

@@ -13,7 +13,7 @@ use public_api::Builder;
 use serde::Deserialize;
 
 use crate::cargo::{self, Cargo, root};
-use crate::say;
+use crate::output;
 
 /// Folder of the snapshots.
 const FOLDER: &str = "docs/api";
@@ -41,7 +41,7 @@ pub(crate) fn run(cargo: &Cargo, write: bool) -> Result<()> {
     let mut changed = Vec::new();
     for library in libraries(cargo)? {
         let Some(api) = api(cargo, &library)? else {
-            say::line("this compiler's rustdoc writes another version of JSON: not checked");
+            output::line("this compiler's rustdoc writes another version of JSON: not checked");
             return Ok(());
         };
         let file = root().join(FOLDER).join(format!("{}.txt", library.package));

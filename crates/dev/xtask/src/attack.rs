@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::cargo::Cargo;
-use crate::{chaos, machine, say};
+use crate::{chaos, machine, output};
 
 /// Duration of the short run in the continuous integration, in seconds.
 pub(crate) const SHORT: u64 = 90;
@@ -37,7 +37,7 @@ impl Default for Arguments {
 /// Returns an error if a promise was broken. The driver has printed which one.
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     machine::rabbitmq::ready()?;
-    say::step("attack");
+    output::step("attack");
     let Arguments { attackers, seconds, seed } = arguments;
     let mut command = driver(cargo);
     for name in attackers {

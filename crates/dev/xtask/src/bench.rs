@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::broker::Broker;
 use crate::cargo::{self, Cargo, root};
-use crate::{machine, say};
+use crate::{machine, output};
 
 /// Folder of the suites: one binary `bench-SUITE` each.
 const FOLDER: &str = "crates/dev/bench/src/bin";
@@ -66,7 +66,7 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
     } else {
         None
     };
-    say::step(&format!("bench {suite}"));
+    output::step(&format!("bench {suite}"));
     let binary = format!("bench-{suite}");
     let mut command = cargo.command(&["run", "--release", "--package", "nsbridge-bench"]);
     command.args(["--features", suite, "--bin", &binary]);
@@ -87,7 +87,7 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
     let done = cargo::run(command)?;
     drop(broker);
     ensure!(done, "the suite `{suite}` failed");
-    say::line(&table(&figures(&written)?));
+    output::line(&table(&figures(&written)?));
     Ok(())
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn against(cargo: &Cargo, suite: &str, binary: &Path) -> Result<()> {
         }
         _ => bail!("only `engine` and `bridge` can be compared with another build"),
     };
-    say::line(&table(&compared));
+    output::line(&table(&compared));
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::{self, in_root, root};
-use crate::{machine, say};
+use crate::{machine, output};
 
 /// Folder of the book's sources.
 const SOURCES: &str = "docs";
@@ -40,7 +40,7 @@ pub(crate) fn run() -> Result<()> {
     if !cargo::run(check)? {
         bail!("the book has links that lead nowhere");
     }
-    say::line(&format!("the book is {}", pages.join("index.html").display()));
+    output::line(&format!("the book is {}", pages.join("index.html").display()));
     Ok(())
 }
 

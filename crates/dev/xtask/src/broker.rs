@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 
 use crate::cargo::Cargo;
-use crate::say;
+use crate::output;
 
 /// Environment variable with the URL of the broker for tests and benchmarks.
 const VARIABLE: &str = "NSBRIDGE_TEST_AMQP_URL";
@@ -30,10 +30,10 @@ impl Broker {
     /// Returns an error if the node does not start.
     pub(crate) fn start(cargo: &Cargo) -> Result<Self> {
         if let Some(url) = env::var_os(VARIABLE).and_then(|url| url.into_string().ok()) {
-            say::step(&format!("RabbitMQ: the one that {VARIABLE} names"));
+            output::step(&format!("RabbitMQ: the one that {VARIABLE} names"));
             return Ok(Self { keeper: None, url });
         }
-        say::step("a private RabbitMQ");
+        output::step("a private RabbitMQ");
         let arguments = ["run", "--quiet", "--package", "nsbridge-testkit", "--bin", "node"];
         let mut command = cargo.command(&arguments);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());

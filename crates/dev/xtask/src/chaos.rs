@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, ensure};
 
 use crate::cargo::{self, Cargo};
-use crate::{machine, say};
+use crate::{machine, output};
 
 /// Scenario that shifts clocks and needs libfaketime.
 const CLOCKS: &str = "clock-skew";
@@ -83,7 +83,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     let quiet = arguments.list || arguments.check.is_some();
     if !quiet {
         prepare(&arguments.scenarios)?;
-        say::step("chaos");
+        output::step("chaos");
     }
     ensure!(play(driver(cargo), arguments)?, "the proof by faults failed; it says where above");
     Ok(())

@@ -5,14 +5,14 @@ use std::env;
 use anyhow::{Result, ensure};
 
 use crate::cargo::{self, Cargo};
-use crate::{attack, chaos, lint, page, say, test};
+use crate::{attack, chaos, lint, output, page, test};
 
 pub(crate) fn run() -> Result<()> {
     let mut cargo = Cargo::here().with("CARGO_INCREMENTAL", "0");
     // A shared target folder lets a fresh clone reuse the dependencies of earlier builds.
     if env::var_os("CI").is_some() && env::var_os("CARGO_TARGET_DIR").is_none() {
         let target = cargo::cache()?.join("target");
-        say::line(&format!("building in {}", target.display()));
+        output::line(&format!("building in {}", target.display()));
         cargo = cargo.with("CARGO_TARGET_DIR", target);
     }
     // All parts run, even after one has failed.

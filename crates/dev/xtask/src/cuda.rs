@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cargo::{self, Cargo, root};
 use crate::machine;
-use crate::say;
+use crate::output;
 
 /// Cargo arguments that are used if none are given.
 const WORKER: [&str; 6] =
@@ -21,13 +21,13 @@ pub(crate) const CAPABILITY: &str = "90";
 ///
 /// Returns an error if the compiler is not available or cargo fails.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    say::step("CUDA's compiler");
+    output::step("CUDA's compiler");
     let target = root().join("target/cuda");
     let cargo = Cargo::here().with("CARGO_TARGET_DIR", &target);
     let toolkit = machine::cuda::Toolkit::ready(&cargo)?;
     let capability = env::var_os("CUDA_COMPUTE_CAP").unwrap_or_else(|| CAPABILITY.into());
     let capability = capability.to_str().context("CUDA_COMPUTE_CAP is no number")?;
-    say::step(&format!("for compute capability {capability}, in {}", target.display()));
+    output::step(&format!("for compute capability {capability}, in {}", target.display()));
     let asked: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let arguments = if asked.is_empty() { &WORKER[..] } else { &asked };
     let command = toolkit.cargo(cargo, capability)?.command(arguments);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::{self, Cargo, in_root, root};
-use crate::say;
+use crate::output;
 
 /// Folder of the fuzz targets.
 const ROOM: &str = "crates/dev/testkit/fuzz";
@@ -53,7 +53,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
             vec![name.clone()]
         }
     };
-    say::step("building the fuzz targets");
+    output::step("building the fuzz targets");
     let built = build(cargo)?;
     let folder = root().join("target/fuzz");
     let mut seeds = in_root(built.join("seeds"));
@@ -61,7 +61,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     ensure!(cargo::run(seeds)?, "the seeds were not written");
     let mut found = Vec::new();
     for name in wanted {
-        say::step(&format!("fuzz {name}"));
+        output::step(&format!("fuzz {name}"));
         if !fuzz(&built.join(&name), &folder, &name, arguments)? {
             found.push(name);
         }

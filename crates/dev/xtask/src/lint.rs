@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::{self, Cargo, in_root, root};
 use crate::cuda;
 use crate::machine::cuda::Toolkit;
-use crate::{alerts, api, boards, book, prose, say};
+use crate::{alerts, api, boards, book, output, prose};
 
 /// Folders with sources in other languages than Rust.
 const FOLDERS: [&str; 5] = ["crates", "deploy", "docs", "examples", "python"];
@@ -16,7 +16,7 @@ const FOLDERS: [&str; 5] = ["crates", "deploy", "docs", "examples", "python"];
 pub(crate) fn run(cargo: &Cargo) -> Result<()> {
     let mut failed = Vec::new();
     for (name, command) in checks(cargo)? {
-        say::step(name);
+        output::step(name);
         if !cargo::run(command)? {
             failed.push(name);
         }
@@ -29,9 +29,9 @@ pub(crate) fn run(cargo: &Cargo) -> Result<()> {
         ("api", &|| api::run(cargo, false)),
     ];
     for (name, check) in own {
-        say::step(name);
+        output::step(name);
         if let Err(wrong) = check() {
-            say::line(&format!("{wrong:#}"));
+            output::line(&format!("{wrong:#}"));
             failed.push(name);
         }
     }
@@ -118,8 +118,8 @@ fn optional(cargo: &Cargo) -> Vec<(&'static str, Command)> {
     for (name, installed, settings, command) in tools {
         let missing = settings.filter(|file| !root().join(file).exists());
         match missing {
-            _ if !installed => say::line(&format!("{name} is not installed here: not checked")),
-            Some(file) => say::line(&format!("{name} has no {file} here: not checked")),
+            _ if !installed => output::line(&format!("{name} is not installed here: not checked")),
+            Some(file) => output::line(&format!("{name} has no {file} here: not checked")),
             None => checks.push((name, command)),
         }
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::cargo::{has, root};
-use crate::say;
+use crate::output;
 
 /// Python interpreters for the tests.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct Machine {
 ///
 /// Returns an error with the command to run if something is missing and may not be installed.
 pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
-    say::step("what the tests need");
+    output::step("what the tests need");
     rabbitmq::ready()?;
     let (client, moto) = (client()?, moto()?);
     let (openai, anthropic) = (openai()?, anthropic()?);
@@ -238,7 +238,7 @@ fn trainer() -> Result<PathBuf> {
         match find_or_install(python::TORCH, "PyTorch", &packages) {
             Ok(base) => python::create(&base, folder, &["--system-site-packages"])?,
             Err(why) => {
-                say::line(&format!("{why:#}: taking the large PyTorch that pip has"));
+                output::line(&format!("{why:#}: taking the large PyTorch that pip has"));
                 let base = find_or_install(python::VENV, "Python with venv", &packages[..2])?;
                 python::create(&base, folder, &[])?;
                 let large = sources.join("requirements-train.txt");

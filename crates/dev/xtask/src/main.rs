@@ -16,10 +16,10 @@ mod fuzz;
 mod lint;
 mod machine;
 mod mutants;
+mod output;
 mod outside;
 mod page;
 mod prose;
-mod say;
 mod tally;
 mod test;
 mod vocabularies;
@@ -176,7 +176,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say::error(&error);
+            output::error(&error);
             ExitCode::FAILURE
         }
     }
@@ -184,7 +184,7 @@ fn main() -> ExitCode {
 
 fn models() -> anyhow::Result<()> {
     let file = machine::models::smollm2()?;
-    say::line(&format!(
+    output::line(&format!(
         "SmolLM2-135M-Instruct, Q4_1, by HuggingFaceTB, under Apache-2.0: {file}\n\
          cargo run --release -- demo --chat --model {file}",
         file = file.display()

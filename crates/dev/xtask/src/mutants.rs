@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::{Cargo, in_root, root};
-use crate::{attack, chaos, say};
+use crate::{attack, chaos, output};
 use list::{Judge, Mutant};
 
 /// Environment variable with a fault in the durations of a scenario's workers or clients.
@@ -35,13 +35,17 @@ pub(crate) fn run(cargo: &Cargo, only: &[String]) -> Result<()> {
     chaos::prepare(&[])?;
     let tree = copy_of_the_tree()?;
     let cargo = cargo.in_tree(&tree, &place().join("target"));
-    say::step("the code as it is, in the scenarios that judge");
+    output::step("the code as it is, in the scenarios that judge");
     ensure!(control(&cargo, &chosen)?, "a scenario fails without any mutant");
     let mut unnoticed = Vec::new();
     for mutant in chosen {
-        say::step(&format!("mutant: {}", mutant.name));
+        output::step(&format!("mutant: {}", mutant.name));
         let noticed = in_tree(&tree, mutant, || judge(&cargo, mutant))?;
-        say::line(&format!("{}: {}", mutant.name, if noticed { "noticed" } else { "NOT NOTICED" }));
+        output::line(&format!(
+            "{}: {}",
+            mutant.name,
+            if noticed { "noticed" } else { "NOT NOTICED" }
+        ));
         if !noticed {
             unnoticed.push(mutant.name);
         }

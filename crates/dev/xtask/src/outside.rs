@@ -14,7 +14,7 @@ use anyhow::{Result, bail, ensure};
 
 use crate::broker::Broker;
 use crate::cargo::Cargo;
-use crate::{machine, say};
+use crate::{machine, output};
 
 use place::Place;
 use report::Report;
@@ -42,13 +42,13 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     let binary = if let Some(file) = &arguments.binary {
         std::path::absolute(file)?
     } else {
-        say::step("the nsbridge command, for release");
+        output::step("the nsbridge command, for release");
         cargo.release()?
     };
     let broker = Broker::start(cargo)?;
     let mut failed = Vec::new();
     for suite in suites {
-        say::step(&format!("outside {}", suite.name));
+        output::step(&format!("outside {}", suite.name));
         let reported = Place::start(&binary, broker.url(), suite)
             .and_then(|place| suite.run(|command| place.tell(command), place.log()))
             .and_then(|report| judge(suite, &report));
@@ -56,7 +56,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
             Ok(true) => {}
             Ok(false) => failed.push(suite.name),
             Err(why) => {
-                say::line(&format!("{}: {why:#}", suite.name));
+                output::line(&format!("{}: {why:#}", suite.name));
                 failed.push(suite.name);
             }
         }
@@ -87,9 +87,9 @@ fn judge(suite: &Suite, report: &Report) -> Result<bool> {
     let verdict = report.against(&list);
     let file = verdict.write(suite.name, report)?;
     for line in verdict.problems() {
-        say::line(&line);
+        output::line(&line);
     }
-    say::line(&format!("{}: {}; {}", suite.name, verdict.summary(report), file.display()));
+    output::line(&format!("{}: {}; {}", suite.name, verdict.summary(report), file.display()));
     Ok(verdict.is_good())
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::broker::Broker;
 use crate::cargo::{self, Cargo, in_root};
-use crate::{machine, say};
+use crate::{machine, output};
 
 /// Program that runs the tests.
 const TESTS: &str = "crates/gateway/page/tests/run.mjs";
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 ///
 /// Returns an error if a test failed, or if something is missing and may not be installed.
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
-    say::step("what the tests of the page need");
+    output::step("what the tests of the page need");
     machine::rabbitmq::ready()?;
     let smollm2 = machine::models::smollm2()?;
     let target = cargo.target_dir();
@@ -42,7 +42,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     build.arg(cargo.features(&[])?);
     ensure!(cargo::run(build)?, "the command nsbridge could not be built");
     let broker = Broker::start(cargo)?;
-    say::step("the chat page");
+    output::step("the chat page");
     let out = if arguments.pictures {
         cargo::root().join("docs/pictures")
     } else {

@@ -1,7 +1,9 @@
-//! First words of doc comments.
+//! First words of doc comments, and words that no text for readers has.
 //!
 //! A doc comment begins with a noun phrase that names the kind of thing, or with a third-person verb.
 //! One that begins with a question word or a pronoun is a riddle where rustdoc shows it: alone.
+//!
+//! Doc comments, documents and log lines name the actor: a worker, a client, a process.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::root;
-use crate::say;
+use crate::output;
 
 /// Words that a doc comment must not begin with.
 const NOT_FIRST: [&str; 16] = [
@@ -17,42 +19,90 @@ const NOT_FIRST: [&str; 16] = [
     "Its", "So", "That", "Those", "These",
 ];
 
+/// Words that name no actor.
+const NOWHERE: [&str; 4] = ["nobody", "somebody", "whoever", "everybody"];
+
+/// Beginnings of lines of code with a text for readers: a log line, or the sentence of an error.
+const TEXTS: [&str; 2] = ["tracing::", "#[error("];
+
 /// Folders with Rust sources.
 const FOLDERS: [&str; 2] = ["crates", "examples"];
 
-/// Checks the first words of all doc comments.
+/// Documents, and folders of them.
+const DOCUMENTS: [&str; 5] = ["CHANGELOG.md", "README.md", "deploy", "docs", "python/README.md"];
+
+/// Checks the first words of all doc comments, and the words of comments, documents and log lines.
 ///
 /// # Errors
 ///
-/// Returns the comments that begin with another word than they should, by file and line.
+/// Returns the lines with another first word than they should have, or with a word that names no
+/// actor, by file and line.
 pub(crate) fn check() -> Result<()> {
     let mut found = Found::default();
     for folder in FOLDERS {
-        walk(&root().join(folder), &mut found)?;
+        walk(&root().join(folder), "rs", &mut |path, text| found.read(path, text))?;
     }
-    let Found { comments, wrong } = found;
-    say::line(&format!("{comments} doc comments, {} with a wrong first word", wrong.len()));
+    let mut documents = 0;
+    for place in DOCUMENTS {
+        let mut document = |path: &str, text: &str| {
+            documents += 1;
+            found.read_document(path, text);
+        };
+        walk(&root().join(place), "md", &mut document)?;
+    }
+    let Found { comments, wrong, vague } = found;
+    output::line(&format!(
+        "{comments} doc comments, {} with a wrong first word; {documents} documents; {} words that \
+         name no actor",
+        wrong.len(),
+        vague.len()
+    ));
     ensure!(comments > 1000, "only {comments} doc comments were found");
+    ensure!(documents > 50, "only {documents} documents were found");
     ensure!(
         wrong.is_empty(),
         "begin with a noun phrase or a third-person verb:\n{}",
         wrong.join("\n")
     );
+    ensure!(
+        vague.is_empty(),
+        "name the actor instead of {}:\n{}",
+        NOWHERE.join(", "),
+        vague.join("\n")
+    );
     Ok(())
 }
 
-/// Number of doc comments, and those with a wrong first word.
+/// Number of doc comments, and the lines that the check refuses.
 #[derive(Debug, Default)]
 struct Found {
     comments: usize,
+    /// Doc comments with a wrong first word.
     wrong: Vec<String>,
+    /// Lines with a word that names no actor.
+    vague: Vec<String>,
 }
 
 impl Found {
+    fn read_document(&mut self, path: &str, text: &str) {
+        for (line, number) in text.lines().zip(1..) {
+            self.read_words(path, number, line);
+        }
+    }
+
+    fn read_words(&mut self, path: &str, number: usize, line: &str) {
+        if is_vague(line) {
+            self.vague.push(format!("{path}:{number}: {}", line.trim()));
+        }
+    }
+
     fn read(&mut self, path: &str, text: &str) {
         let mut before = None;
         for (line, number) in text.lines().zip(1..) {
             let comment = doc(line.trim_start());
+            if comment.is_some() || TEXTS.iter().any(|text| line.trim_start().starts_with(text)) {
+                self.read_words(path, number, line);
+            }
             if let Some((kind, first)) = comment
                 && before != Some(kind)
             {
@@ -80,17 +130,27 @@ fn begins_wrongly(text: &str) -> bool {
     })
 }
 
-fn walk(folder: &Path, found: &mut Found) -> Result<()> {
-    let entries = folder.read_dir().with_context(|| format!("reading {}", folder.display()))?;
-    for entry in entries {
-        let path = entry?.path();
-        if path.is_dir() && !path.ends_with("target") {
-            walk(&path, found)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).context("reading a source file")?;
-            let name = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
-            found.read(&name, &text);
+fn is_vague(line: &str) -> bool {
+    // Names of tests have underscores.
+    let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+    words.any(|word| NOWHERE.iter().any(|vague| word.eq_ignore_ascii_case(vague)))
+}
+
+/// Reads all files with this extension in a folder, or one file.
+fn walk(place: &Path, extension: &str, read: &mut impl FnMut(&str, &str)) -> Result<()> {
+    if place.is_dir() {
+        let entries = place.read_dir().with_context(|| format!("reading {}", place.display()))?;
+        for entry in entries {
+            let path = entry?.path();
+            if !path.ends_with("target") {
+                walk(&path, extension, read)?;
+            }
         }
+    } else if place.extension().is_some_and(|of| of == extension) {
+        let text = fs::read_to_string(place);
+        let text = text.with_context(|| format!("reading {}", place.display()))?;
+        let name = place.strip_prefix(root()).unwrap_or(place).display().to_string();
+        read(&name, &text);
     }
     Ok(())
 }
@@ -118,6 +178,24 @@ mod tests {
         );
         check("//! The same.\n//! Returns.", 1, &["a.rs:1: The same."]);
         check("//! A module.\n/// Whose it is.", 2, &["a.rs:2: Whose it is."]);
+    }
+
+    #[test]
+    fn a_word_that_names_no_actor_is_found_in_texts_for_readers() {
+        let code = "/// Stops when nobody waits.\nlet nobody = 1;\n    tracing::info!(\"Whoever asks\");\n\
+                    // Somebody.\n#[error(\"for somebody's file\")]\n/// Anybodynobody.\n";
+        let mut found = Found::default();
+        found.read("a.rs", code);
+        let expected = [
+            "a.rs:1: /// Stops when nobody waits.",
+            "a.rs:3: tracing::info!(\"Whoever asks\");",
+            "a.rs:5: #[error(\"for somebody's file\")]",
+        ];
+        assert_eq!(found.vague, expected);
+        let mut found = Found::default();
+        found.read_document("a.md", "| `of_nobody_else` |\n\nA (nobody) b\n| Everybody |\n");
+        assert_eq!(found.vague, ["a.md:3: A (nobody) b", "a.md:4: | Everybody |"]);
+        assert_eq!(found.comments, 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::say;
+use crate::output;
 
 /// Test runner, which determines the stream and the format of the counts.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ impl Report {
         runner: Runner,
         command: Command,
     ) -> Result<()> {
-        say::step(name);
+        output::step(name);
         let (success, printed) =
             watch(command, runner).with_context(|| format!("running {name}"))?;
         let tally = count(runner, &printed, success);
@@ -70,7 +70,7 @@ impl Report {
         if self.uncounted {
             bail!("{} ended before all tests had run", self.failed.join(", "));
         }
-        say::line(&format!("{} passed, {} failed", self.total.passed, self.total.failed));
+        output::line(&format!("{} passed, {} failed", self.total.passed, self.total.failed));
         if !self.failed.is_empty() {
             bail!("failed: {}", self.failed.join(", "));
         }

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::cargo::{Cargo, root, run as succeeded};
-use crate::{machine, say};
+use crate::{machine, output};
 
 /// Program that writes the cases.
 const WRITER: &str = "crates/handlers/llama/tests/vocabularies/full.py";
@@ -28,12 +28,12 @@ pub(crate) struct Arguments {
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     let python = machine::vocabularies()?;
     let folder = root().join("target/vocabularies");
-    say::step("ids by the tokenizers package");
+    output::step("ids by the tokenizers package");
     let mut command = Command::new(python);
     command.arg(root().join(WRITER)).arg(&folder).arg(arguments.texts.to_string());
     command.args(&arguments.cases);
     ensure!(succeeded(command)?, "the cases were not written; they need pip and npm");
-    say::step("ids by GGUF files");
+    output::step("ids by GGUF files");
     let mut command = cargo.command(&["run", "--release", "-p", "nsbridge-llama"]);
     command.args(["--features", "testing", "--example", "vocabularies", "--"]).arg(&folder);
     ensure!(succeeded(command)?, "an id differs");

@@ -111,7 +111,7 @@ fn one_by_one<B: Batch>(
     let mut results = Vec::new();
     for (item, call) in items.iter().zip(calls) {
         if call.is_over() {
-            results.push(Err(Error::retry("nobody waits for it")));
+            results.push(Err(Error::retry("its call has ended")));
             continue;
         }
         match run(model, std::slice::from_ref(item)) {

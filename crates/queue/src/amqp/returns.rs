@@ -118,7 +118,7 @@ impl Ledger {
         if let Some(entry) = self.unanswered.values_mut().find(same) {
             entry.returned = true;
         } else {
-            tracing::debug!("the broker returned a message that nobody waits for");
+            tracing::debug!("the broker returned a message without a waiting publisher");
         }
     }
 

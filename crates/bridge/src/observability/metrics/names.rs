@@ -38,11 +38,11 @@ names! {
     PROCESSED = "messaging.process.duration",
         "From a delivery to its settlement";
     QUEUE_WAIT = "queue_wait",
-        "From the sealing of a request to its opening, by class and the clocks of client and worker";
+        "Age of a request when this worker began to process it; only of requests that open";
     REQUESTS_IN_FLIGHT = "requests_in_flight",
-        "Requests that run now";
+        "Requests that hold a slot, those that wait in the worker included";
     SLOTS = "slots",
-        "Requests that this worker runs at once";
+        "Maximum number of requests in this worker, those that wait in it included";
     GIVEN_UP = "calls_given_up",
         "Calls that did not return within 5 s of a stop";
     LEFTOVER = "calls_left_over",
@@ -92,7 +92,7 @@ names! {
     CANCELS = "cancels",
         "Cancels that were verified";
     QUEUE_MESSAGES = "queue_messages",
-        "Messages that wait in a queue of the model";
+        "Ready messages in a queue of the model";
     LOAD_PHASE = "load_phase",
         "What a part of the worker's start took: find, load or warm_up";
     MODEL_BYTES = "model_bytes",

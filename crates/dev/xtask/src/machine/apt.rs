@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::{has, in_root, run, succeeds};
-use crate::say;
+use crate::output;
 
 const SCRIPT: &str = include_str!("install.sh");
 
@@ -21,7 +21,7 @@ pub(super) fn install(what: &str, packages: &[&str]) -> Result<()> {
             "the tests need {what}: run `sudo apt-get install {list}`, or its like on this system"
         )
     })?;
-    say::step(&format!("installing {list}"));
+    output::step(&format!("installing {list}"));
     command.args(["/bin/sh", "-c", SCRIPT, "install"]).args(packages);
     ensure!(run(command)?, "apt-get could not install {list}; it says why above");
     Ok(())

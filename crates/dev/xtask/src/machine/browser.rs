@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::apt;
 use crate::cargo::{has, root, run, succeeds};
-use crate::say;
+use crate::output;
 
 /// Variable that names Chromium, or a browser that is built from it.
 const VARIABLE: &str = "NSBRIDGE_TEST_CHROMIUM";
@@ -86,7 +86,7 @@ fn packages(target: &Path) -> Result<PathBuf> {
     if is_whole && lock(&folder) == lock(&sources) {
         return Ok(folder);
     }
-    say::step(&format!("packages of npm in {}", folder.display()));
+    output::step(&format!("packages of npm in {}", folder.display()));
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     for name in ["package.json", "package-lock.json"] {
         fs::copy(sources.join(name), folder.join(name))

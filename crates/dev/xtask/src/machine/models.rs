@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{find_or_install, python};
 use crate::cargo::{cache, root};
-use crate::say;
+use crate::output;
 
 /// Variable that names the file for the tests, and that replaces the download.
 pub(crate) const VARIABLE: &str = "NSBRIDGE_TEST_SMOLLM2";
@@ -31,7 +31,10 @@ pub(crate) fn smollm2() -> Result<PathBuf> {
     let folder = cache()?.join("models");
     let file = folder.join(FILE);
     if !is_whole(&file) {
-        say::step(&format!("SmolLM2-135M-Instruct (Apache-2.0, 93 MB) into {}", folder.display()));
+        output::step(&format!(
+            "SmolLM2-135M-Instruct (Apache-2.0, 93 MB) into {}",
+            folder.display()
+        ));
         fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
         download(&folder).with_context(|| {
             format!(

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::{cache, run, succeeds};
-use crate::say;
+use crate::output;
 
 /// Program that succeeds if Python can create an environment.
 pub(super) const VENV: &str = "import venv, ensurepip";
@@ -45,7 +45,7 @@ pub(super) fn environment(
     let folder = cache()?.join(format!("{name}-{:016x}", fnv1a(&text)));
     let python = folder.join("bin/python");
     if !runs(&python, "") {
-        say::step(&format!("a Python environment in {}", folder.display()));
+        output::step(&format!("a Python environment in {}", folder.display()));
         // The environment is created under another name and renamed when it is complete, because
         // another process may create the same one.
         let new = folder.with_extension(std::process::id().to_string());

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::apt;
 use crate::cargo::{cache, run};
-use crate::say;
+use crate::output;
 
 /// Locations of RabbitMQ's own scripts on Debian and its derivatives.
 const PLACES: [&str; 2] =
@@ -44,7 +44,7 @@ pub(crate) fn four() -> Result<PathBuf> {
             "RabbitMQ 4 is unpacked from Debian 13 and run in a chroot, which takes apt-get and \
              root: or set NSBRIDGE_TEST_AMQP_URL to a RabbitMQ 4 that tests may fill",
         )?;
-        say::step(&format!("RabbitMQ 4 in {}", folder.display()));
+        output::step(&format!("RabbitMQ 4 in {}", folder.display()));
         unpack(shell, &folder)?;
     }
     Ok(folder)

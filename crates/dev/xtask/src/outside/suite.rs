@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::report::Report;
 use crate::cargo::{in_root, root, run};
-use crate::{machine, say};
+use crate::{machine, output};
 
 /// Folder of the suites.
 const FOLDER: &str = "crates/dev/xtask/src/outside";
@@ -133,7 +133,11 @@ impl Suite {
             .with_context(|| format!("reading package.json of {}", self.name))?;
         let installed = room.join("package.json");
         if fs::read(&installed).ok().as_ref() != Some(&manifest) {
-            say::line(&format!("installing the packages of {} in {}", self.name, room.display()));
+            output::line(&format!(
+                "installing the packages of {} in {}",
+                self.name,
+                room.display()
+            ));
             fs::write(room.join("wanted.json"), &manifest)?;
             remove(&installed)?;
             let mut npm = in_root("npm");

@@ -235,6 +235,36 @@ fn every_field_of_the_configuration_is_shown() {
     none(&not_shown(&config, &options, &text("deploy/worker.example.toml")));
 }
 
+/// Returns the paths of code in backquotes that do not exist. A path may end with a line number.
+fn stale_paths(document: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let is_path = |word: &&str| word.starts_with("crates/") && !word.contains(['*', '<', ' ']);
+    let file = |word: &str| word.split(':').next().unwrap_or(word).to_owned();
+    let paths = document.lines().flat_map(quoted).filter(is_path).map(file);
+    paths.filter(|path| !exists(path)).collect()
+}
+
+#[test]
+fn every_path_of_code_in_a_decision_exists() {
+    let decisions: Vec<_> = crate::tree::texts()
+        .into_iter()
+        .filter(|(path, _)| path.starts_with("docs/decisions/"))
+        .collect();
+    assert!(decisions.len() > 20, "there are only {} decisions", decisions.len());
+    let exists = |path: &str| crate::tree::root().join(path).exists();
+    let problems = decisions.iter().flat_map(|(decision, text)| {
+        stale_paths(text, exists).into_iter().map(move |path| format!("{decision}: no {path}"))
+    });
+    none(&problems.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_path_of_code_that_is_gone_is_found() {
+    let document = "Code: `crates/a/src/b.rs`, `crates/a`, `crates/gone.rs`.\n`docs/x.md`, crates/y\n\
+                    `crates/old/c.rs:12` and `crates/<name>/d.rs` and `cargo test`\n";
+    let said = stale_paths(document, |path| path.starts_with("crates/a"));
+    assert_eq!(said, ["crates/gone.rs", "crates/old/c.rs"]);
+}
+
 #[test]
 fn the_architecture_is_read_in_one_go() {
     let path = "docs/architecture.md";

@@ -99,8 +99,8 @@ impl Config {
             if !segments.is_multiple_of(ranks) {
                 let unit = format.unit();
                 return Some(format!(
-                    "does not divide {segments}, into as many equal segments of whole blocks of \
-                     {unit} the {columns} columns of the {what} output can be cut"
+                    "does not divide {segments}, the number of equal segments of whole \
+                     {unit}-column blocks in the {columns} columns of the {what} output"
                 ));
             }
         }

@@ -266,7 +266,7 @@ fn degrees_are_those_of_heads_and_segments_and_others_are_refused_with_the_reaso
             &small,
             8,
             Format::Q4K,
-            "does not divide 2, into as many equal segments of whole blocks of 256",
+            "does not divide 2, the number of equal segments of whole 256-column blocks",
         ),
     ] {
         let why = config.refuses(ranks, format).unwrap();

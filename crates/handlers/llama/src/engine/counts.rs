@@ -15,18 +15,18 @@ pub(crate) struct Counts(Mutex<Counted>);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Counted {
     pub(crate) steps: u64,
-    /// Tokens run, of prompts and replies.
+    /// Tokens computed, of prompts and replies.
     pub(crate) tokens: u64,
     /// Time spent in the model, in drafting, and in scheduling.
     pub(crate) model_time: Duration,
     pub(crate) draft_time: Duration,
     pub(crate) schedule_time: Duration,
-    /// Preemptions: requests or single replies whose memory or place went to others.
+    /// Preemptions: requests or single replies whose memory or slot went to others.
     pub(crate) preemptions: u64,
     /// Prompt tokens found in the prefix cache, and those computed.
     pub(crate) cache_hits: u64,
     pub(crate) cache_misses: u64,
-    /// Cached blocks that were evicted for want of memory.
+    /// Cached blocks that were evicted for lack of memory.
     pub(crate) evictions: u64,
     /// Requests that have KV-cache blocks, and requests without.
     pub(crate) running: usize,
@@ -63,7 +63,7 @@ impl Counted {
             counter("engine_steps", "Steps of the engine", self.steps as f64),
             counter(
                 "engine_tokens",
-                "Tokens that were run, of prompts and replies",
+                "Tokens that were computed, of prompts and replies",
                 self.tokens as f64,
             ),
             counter(
@@ -78,32 +78,36 @@ impl Counted {
             ),
             counter(
                 "preemptions",
-                "Requests that gave their memory or their place to others, to go on later",
+                "Requests and replies that freed their memory or slot for others, to continue later",
                 self.preemptions as f64,
             ),
             counter(
                 "prefix_cache_hits",
-                "Tokens of prompts that were found in the cache",
+                "Prompt tokens that were found in the prefix cache",
                 self.cache_hits as f64,
             ),
             counter(
                 "prefix_cache_misses",
-                "Tokens of prompts that had to be computed",
+                "Prompt tokens that had to be computed",
                 self.cache_misses as f64,
             ),
             counter(
                 "prefix_cache_evictions",
-                "Blocks of 32 tokens that were forgotten for want of room",
+                "Blocks of 32 tokens that were evicted for lack of memory",
                 self.evictions as f64,
             ),
-            gauge("engine_running", "Requests in the engine with a place", self.running),
-            gauge("engine_waiting", "Requests in the engine that wait for a place", self.waiting),
+            gauge("engine_running", "Requests that hold KV cache", self.running),
+            gauge(
+                "engine_waiting",
+                "Requests that hold no KV cache: waiting or preempted",
+                self.waiting,
+            ),
             gauge(
                 "kv_blocks_held",
-                "Blocks of 32 tokens' keys and values that requests hold",
+                "KV cache blocks of 32 tokens that requests hold",
                 self.blocks_held,
             ),
-            gauge("kv_blocks", "Blocks of 32 tokens' keys and values", self.blocks),
+            gauge("kv_blocks", "KV cache blocks of 32 tokens", self.blocks),
         ];
         if self.longest_draft > 0 {
             self.add_speculation(&mut measures);
@@ -114,37 +118,33 @@ impl Counted {
     fn add_speculation(&self, measures: &mut Vec<Measure>) {
         let (drafted, accepted): (u64, u64) =
             (self.drafted.iter().sum(), self.accepted.iter().sum());
-        let help = "Whether replies are drafted: 0 if the drafter has failed";
+        let help = "1 while replies are drafted, 0 if the drafter has failed";
         let drafting = f64::from(u8::from(self.drafting));
         measures.push(Measure::gauge("speculation_drafting", help, drafting));
-        let help = "Time in drafting, in seconds";
+        let help = "Time spent drafting, in seconds";
         let seconds = self.draft_time.as_secs_f64();
         measures.push(Measure::counter("speculation_draft_seconds", help, seconds));
         let counts = [
-            ("speculation_drafted_tokens", "Tokens that were guessed ahead", drafted),
-            ("speculation_accepted_tokens", "Guessed tokens that were the reply's", accepted),
+            ("speculation_drafted_tokens", "Drafted tokens", drafted),
+            ("speculation_accepted_tokens", "Drafted tokens that were accepted", accepted),
             (
                 "speculation_wasted_tokens",
-                "Guessed tokens that were run for nothing",
+                "Drafted tokens that were not accepted",
                 drafted - accepted,
             ),
         ];
         let counter = |(name, help, count)| Measure::counter(name, help, count as f64);
         measures.extend(counts.map(counter));
-        let places = [
-            (
-                "speculation_drafted_at",
-                "Tokens that were guessed at this place of a draft",
-                self.drafted,
-            ),
+        let positions = [
+            ("speculation_drafted_at", "Tokens drafted at this position of a draft", self.drafted),
             (
                 "speculation_accepted_at",
-                "Tokens that were guessed at this place of a draft, and were the reply's",
+                "Tokens drafted at this position of a draft that were accepted",
                 self.accepted,
             ),
         ];
-        for (name, help, counts) in places {
-            let at = |(place, count)| counter((name, help, count)).of("position", place);
+        for (name, help, counts) in positions {
+            let at = |(position, count)| counter((name, help, count)).of("position", position);
             measures.extend((1..).zip(counts).take(self.longest_draft).map(at));
         }
     }

@@ -87,7 +87,7 @@ fn draw(
         }
         _ => {
             let key = reply_queue(u128::from(random.next()));
-            ("frames for nobody", "", key, Message::new(random.bytes(200)))
+            ("frames without a receiver", "", key, Message::new(random.bytes(200)))
         }
     }
 }

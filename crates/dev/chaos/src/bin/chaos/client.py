@@ -162,7 +162,7 @@ async def submit_all(config: dict) -> None:
     async with AsyncClient(broker, config["keyring"], tenant="chaos") as client:
         queue = client.reply_queue
         journal.note("client", pid=os.getpid(), name=name, reply_queue=queue)
-        # The tap must receive the first frame, so requests are submitted only after the driver has
+        # The wire tap must receive the first frame, so requests are submitted only after the driver has
         # started it.
         if not await asyncio.get_running_loop().run_in_executor(None, os.read, 0, 64):
             raise SystemExit("the driver is gone")

@@ -60,7 +60,7 @@ async fn submit_all(config: Config) -> Result<()> {
     let client = builder.timing(timing::of_client()?).connect().await?;
     let reply_queue = client.reply_queue().to_owned();
     journal.note(What::Client { pid: std::process::id(), name, reply_queue })?;
-    // The tap must receive the first frame, so requests are submitted only after the driver has
+    // The wire tap must receive the first frame, so requests are submitted only after the driver has
     // started it.
     tokio::task::spawn_blocking(wait_for_the_driver).await??;
     leave_with_the_starter();

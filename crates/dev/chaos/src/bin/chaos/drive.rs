@@ -11,7 +11,7 @@ use nsbridge_testkit::Rabbit;
 use tokio::runtime::Handle;
 
 use crate::check::{self, Report};
-use crate::excerpt;
+use crate::failure_excerpt;
 use crate::plan::Plan;
 use crate::process::leave_with_the_starter;
 use crate::python_client::has_client;
@@ -184,7 +184,8 @@ impl Lane {
         let word = if report.is_good() { "ok" } else { "FAILED" };
         eprintln!("{}-{round}: {word}, {:.1} s", scenario.name, began.elapsed().as_secs_f64());
         if !report.is_good() {
-            excerpt::print(&dir).unwrap_or_else(|error| eprintln!("no more of it: {error:#}"));
+            failure_excerpt::print(&dir)
+                .unwrap_or_else(|error| eprintln!("no more of it: {error:#}"));
         }
         Ok(report)
     }

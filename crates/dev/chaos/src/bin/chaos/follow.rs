@@ -122,7 +122,7 @@ pub(crate) fn was_said(lines: &[Line], n: usize) -> bool {
 }
 
 /// Returns true if a run that ended with `how` was stopped because its client was gone.
-pub(crate) fn was_for_nobody(how: &str) -> bool {
+pub(crate) fn client_was_gone(how: &str) -> bool {
     how == Stop::ClientGone.to_string()
 }
 

@@ -156,7 +156,7 @@ pub(crate) enum What {
         request: String,
     },
 
-    // Event written by the tap: a copy of a frame on its way to a client.
+    // Event written by the wire tap: a copy of a frame on its way to a client.
     /// Reply frame; `open` is the whole frame in hex, if it opens a stream.
     Frame {
         request: String,

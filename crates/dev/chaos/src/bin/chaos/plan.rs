@@ -79,7 +79,7 @@ pub(crate) struct Rules {
     /// Minimum number of times that a worker died while a request in it waited to run alone.
     pub(crate) died_waiting: usize,
     /// Minimum number of runs of forged copies, whose reply queue does not exist.
-    pub(crate) for_nobody: usize,
+    pub(crate) without_client: usize,
     /// Limit on the slowdown by faults.
     pub(crate) pace: Option<Pace>,
     /// Minimum number of frames that the worker sent again with the same bytes, because the broker

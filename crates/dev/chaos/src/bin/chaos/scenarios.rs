@@ -58,7 +58,7 @@ scenarios! {
     "client-reconnects-by-sequence" AnyNode gateways::client_reconnects:
         "clients of a gateway leave in mid-stream and read on from the event that they have"
     "stranded" AnyNode broker::stranded:
-        "the broker has requests of a killed worker with somebody who never answers"
+        "a consumer that never acks holds requests of a killed worker"
     "python-crash" AnyNode python::crash:
         "Python processes crash, and are killed, beside innocent requests; at last too often"
     "client-gone" AnyNode clients::gone:
@@ -74,7 +74,7 @@ scenarios! {
     "fast-kills" AnyNode blame::fast_kills:
         "a worker is killed every half a second, with requests that wait to run alone"
     "forged-reply-to" AnyNode forged::reply_to:
-        "the same sealed bytes are published with somebody else's reply queue"
+        "the same sealed bytes are published with another reply queue"
     "client-restart" AnyNode clients::restart:
         "the client is killed, and another asks for what is missing"
     "poison" AnyNode workers::poison:

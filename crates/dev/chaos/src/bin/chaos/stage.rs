@@ -3,10 +3,10 @@
 mod aim;
 mod forge;
 mod front;
-mod kept;
 mod python;
 mod start;
-mod strand;
+mod supervised_process;
+mod unacking_consumer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,21 +26,21 @@ use tokio::time::timeout;
 
 use crate::client;
 use crate::follow::{Follow, ends, gone, is_over, pieces, running, takes};
-use crate::hold::Held;
 use crate::http_caller::Balanced;
 use crate::journal::{Journal, Line, What};
 use crate::plan::{Ask, Expect, Plan};
 use crate::process::held;
 use crate::python_client::client_command;
 use crate::random::Random;
-use crate::tap::Tap;
+use crate::suspended_thread::SuspendedThread;
 use crate::watched::Trick;
+use crate::wiretap::Wiretap;
 
 pub(crate) use start::{ClientSettings, WorkerSettings};
 
-use kept::Kept;
 use start::{part_command, worker_command, write_keyring};
-use strand::Strand;
+use supervised_process::SupervisedProcess;
+use unacking_consumer::UnackingConsumer;
 
 pub(crate) use front::Storage;
 pub(crate) use python::{PythonProcesses, until_no_process_of};
@@ -76,10 +76,10 @@ pub(crate) struct Stage {
     proxy: Proxy,
     model: ModelName,
     runtime: Handle,
-    workers: BTreeMap<String, Kept>,
-    clients: Vec<Kept>,
-    taps: Vec<Tap>,
-    strands: Vec<Strand>,
+    workers: BTreeMap<String, SupervisedProcess>,
+    clients: Vec<SupervisedProcess>,
+    wiretaps: Vec<Wiretap>,
+    strands: Vec<UnackingConsumer>,
     /// Addresses of the gateways that callers are sent to.
     balanced: Balanced,
 }
@@ -127,7 +127,7 @@ impl Stage {
             proxy: Proxy::to(addr)?,
             workers: BTreeMap::new(),
             clients: Vec::new(),
-            taps: Vec::new(),
+            wiretaps: Vec::new(),
             strands: Vec::new(),
             balanced: Balanced::default(),
             runtime: runtime.clone(),
@@ -162,7 +162,7 @@ impl Stage {
         let (dir, model, url) = (self.dir.clone(), self.model.clone(), self.through_proxy());
         let settings = self.settings.clone();
         let command = move |name: &str| worker_command(&dir, &model, &url, &settings, name);
-        let worker = Kept::start(name, &self.journal, true, command)?;
+        let worker = SupervisedProcess::start(name, &self.journal, true, command)?;
         self.workers.insert(name.to_owned(), worker);
         Ok(())
     }
@@ -204,10 +204,10 @@ impl Stage {
     }
 
     /// Stops a thread of a worker's process until the returned guard is dropped.
-    pub(crate) fn hold(&self, worker: &str, thread: &str) -> Result<Held> {
-        self.fault("hold", worker)?;
+    pub(crate) fn suspend(&self, worker: &str, thread: &str) -> Result<SuspendedThread> {
+        self.fault("suspend", worker)?;
         let pid = self.worker(worker)?.pid().context("the process has ended")?;
-        Held::thread(pid, thread)
+        SuspendedThread::stop(pid, thread)
     }
 
     /// Checks that the log of a process contains this text.
@@ -217,7 +217,7 @@ impl Stage {
         Ok(())
     }
 
-    fn worker(&self, name: &str) -> Result<&Kept> {
+    fn worker(&self, name: &str) -> Result<&SupervisedProcess> {
         self.workers.get(name).with_context(|| format!("there is no worker {name}"))
     }
 
@@ -270,25 +270,25 @@ impl Stage {
             None => part_command(&dir, name, "client", &path),
             Some(python) => client_command(&dir, name, python, &path),
         };
-        self.clients.push(Kept::start(&name, &self.journal, false, command)?);
+        self.clients.push(SupervisedProcess::start(&name, &self.journal, false, command)?);
         self.listen()?;
         self.client()?.say("go\n")
     }
 
-    /// Starts a tap for the current client; the taps of earlier clients stay.
+    /// Starts a wire tap for the current client; those of earlier clients stay.
     pub(crate) fn listen(&mut self) -> Result<()> {
         let name = format!("c{}", self.clients.len());
         let queue = self.follow.wait("the client", PATIENCE, |lines| reply_queue(lines, &name))?;
-        self.taps.push(Tap::start(&self.runtime, &self.url, &queue, &self.dir)?);
+        self.wiretaps.push(Wiretap::start(&self.runtime, &self.url, &queue, &self.dir)?);
         Ok(())
     }
 
-    /// Stops all taps, so that only the clients' own queues receive replies.
+    /// Stops all wire taps, so that only the clients' own queues receive replies.
     pub(crate) fn stop_listening(&mut self) {
-        self.taps.clear();
+        self.wiretaps.clear();
     }
 
-    /// Kills the client and stops all taps, which would otherwise receive its replies.
+    /// Kills the client and stops all wire taps, which would otherwise receive its replies.
     pub(crate) fn kill_client(&mut self) -> Result<()> {
         self.stop_listening();
         self.fault("kill", "client")?;
@@ -306,7 +306,7 @@ impl Stage {
         self.client()?.signal(Signal::CONT)
     }
 
-    fn client(&self) -> Result<&Kept> {
+    fn client(&self) -> Result<&SupervisedProcess> {
         self.clients.last().context("there is no client")
     }
 
@@ -338,7 +338,7 @@ impl Stage {
     /// Kills the only worker. Its `count` requests go to a consumer that keeps them until the end
     /// of the round.
     pub(crate) fn strand(&mut self, worker: &str, count: u16) -> Result<()> {
-        let mut strand = Strand::start(&self.runtime, &self.url, &self.model, count)?;
+        let mut strand = UnackingConsumer::start(&self.runtime, &self.url, &self.model, count)?;
         self.kill(worker)?;
         strand.until_it_holds(count.into())?;
         self.strands.push(strand);
@@ -421,7 +421,7 @@ impl Stage {
         }
         self.journal.note(What::Over)?;
         // All processes are killed first; each drop then waits for the end of its own process.
-        self.workers.values().chain(&self.clients).for_each(Kept::give_up);
+        self.workers.values().chain(&self.clients).for_each(SupervisedProcess::give_up);
         self.stop_listening();
         self.strands.clear();
         Ok(())

@@ -84,10 +84,10 @@ fn check_reach(plan: &Plan, lines: &[Line], runs: &Runs, report: &mut Report) {
         let what = format!("{waiting} times a worker died with what waited, not {meant}");
         report.broken.push(what);
     }
-    let nobodys = runs.all.iter().filter(|run| run.for_nobody).count();
-    if nobodys < plan.rules.for_nobody {
-        let meant = plan.rules.for_nobody;
-        report.broken.push(format!("{nobodys} runs were for nobody, not {meant}"));
+    let lone = runs.all.iter().filter(|run| run.without_client).count();
+    if lone < plan.rules.without_client {
+        let meant = plan.rules.without_client;
+        report.broken.push(format!("{lone} runs were without a client, not {meant}"));
     }
     let meant = plan.rules.stalled_ms as f64 / 1000.0;
     if report.worst < meant {

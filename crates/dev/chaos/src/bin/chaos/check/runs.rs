@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::clock::{SECOND, seconds};
-use crate::follow::was_for_nobody;
+use crate::follow::client_was_gone;
 use crate::journal::{Line, Run, What};
 use crate::plan::Plan;
 
@@ -43,14 +43,14 @@ pub(super) struct Interval {
     /// Job key: request and copy. A run without a reader had the bytes of the genuine copy, and
     /// counts as another job in scenarios with forged copies.
     key: String,
-    pub(super) for_nobody: bool,
+    pub(super) without_client: bool,
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
 impl Runs {
     pub(super) fn of(plan: &Plan, lines: &[Line], copies: &Copies) -> Self {
-        let forged = plan.rules.for_nobody > 0;
+        let forged = plan.rules.without_client > 0;
         let (mut runs, mut open) = (Self::default(), HashMap::<Run, Interval>::new());
         let last = lines.last().map_or(0, |line| line.at);
         let over = lines.iter().find(|line| matches!(line.what, What::Over));
@@ -62,15 +62,16 @@ impl Runs {
                 What::Start { run, n, resumed } => {
                     let (key, run) = (copies.key(run, *at), run.clone());
                     let (n, resumed, start, end) = (*n, *resumed, *at, over.max(*at));
-                    let begun = Interval { run, n, resumed, key, for_nobody: false, start, end };
+                    let begun =
+                        Interval { run, n, resumed, key, without_client: false, start, end };
                     open.insert(begun.run.clone(), begun);
                 }
                 What::End { run, how, .. } => {
                     let Some(mut begun) = open.remove(run) else { continue };
                     begun.end = *at;
-                    begun.for_nobody = was_for_nobody(how);
-                    if forged && begun.for_nobody {
-                        begun.key.push_str(" for nobody");
+                    begun.without_client = client_was_gone(how);
+                    if forged && begun.without_client {
+                        begun.key.push_str(" without a client");
                     }
                     runs.all.push(begun);
                 }

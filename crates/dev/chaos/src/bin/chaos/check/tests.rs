@@ -353,10 +353,10 @@ fn workers_must_have_died_while_a_request_waited_to_run_alone() {
 }
 
 #[test]
-fn a_run_for_nobody_beside_another_is_of_another_job_where_copies_are_forged() {
-    let beside = |nobodys: usize, how: &str| {
+fn a_run_without_a_client_beside_another_is_of_another_job_where_copies_are_forged() {
+    let beside = |lone: usize, how: &str| {
         let mut round = Round::answered().start(3.0, 1, 2).end_with(4.0, 1, 2, how);
-        round.plan.rules.for_nobody = nobodys;
+        round.plan.rules.without_client = lone;
         round
     };
     beside(1, "the client is gone").check([0; 4]);

@@ -64,9 +64,9 @@ pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     stage.until("it to leave in good order", |lines| left_in_order(lines, &left))?;
     for (turn, thread, rank) in [(2, "nsbridge-rank-1", 1), (3, "nsbridge-engine", 0)] {
         let hung = in_the_middle(stage, turn)?;
-        let held = stage.hold(base(&hung), thread)?;
+        let suspended = stage.suspend(base(&hung), thread)?;
         stage.until("a worker with a rank that hangs to leave", |lines| gone(lines, &hung, 1))?;
-        drop(held);
+        drop(suspended);
         let status = "exit status: 1";
         stage.until("it to leave with an error", |lines| left_with(lines, &hung, status))?;
         stage.said(&hung, &format!("rank {rank} of 2 did not answer within"))?;

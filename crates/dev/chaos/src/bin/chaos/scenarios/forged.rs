@@ -14,7 +14,7 @@ const PROMPTLY_MS: u64 = 20_000;
 /// until its worker notices that. The genuine copy must still run: after the forged one, beside it,
 /// and after a kill in the worker where the forged one ended.
 pub(super) fn reply_to(stage: &mut Stage) -> Result<()> {
-    stage.plan.rules.for_nobody = 5;
+    stage.plan.rules.without_client = 5;
     stage.plan.rules.resumed = 1;
     // A worker needs two seconds to detect a missing client. The forged copy must not end within
     // them.
@@ -59,6 +59,6 @@ pub(super) fn reply_to(stage: &mut Stage) -> Result<()> {
     stage.until_piece(killed, 5)?;
     let worker = stage.runner_of(killed)?;
     stage.forge_reply_to(killed)?;
-    stage.until_ran_for_nobody(killed, 1)?;
+    stage.until_ran_without_client(killed, 1)?;
     stage.kill(base(&worker))
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use nsbridge_protocol::topology::model_queue;
 use nsbridge_queue::{AmqpBroker, Broker, Confirmed, Message};
 
-use crate::follow::was_for_nobody;
+use crate::follow::client_was_gone;
 use crate::journal::{What, from_hex};
 use crate::watched::nobodys_queue;
 
@@ -45,10 +45,10 @@ impl Stage {
     }
 
     /// Waits until this many runs of request `n` have ended because no client read their reply.
-    pub(crate) fn until_ran_for_nobody(&mut self, n: usize, times: usize) -> Result<()> {
-        self.until(&format!("a run of request {n} for nobody to end"), |lines| {
+    pub(crate) fn until_ran_without_client(&mut self, n: usize, times: usize) -> Result<()> {
+        self.until(&format!("a run of request {n} without a client to end"), |lines| {
             let of = |what: &What| match what {
-                What::End { n: other, how, .. } => *other == n && was_for_nobody(how),
+                What::End { n: other, how, .. } => *other == n && client_was_gone(how),
                 _ => false,
             };
             lines.iter().filter(|line| of(&line.what)).count() >= times

@@ -11,8 +11,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nsbridge_testkit::s3::S3Server;
 
-use super::kept::Kept;
 use super::start::part_command;
+use super::supervised_process::SupervisedProcess;
 use super::{KEYRING, PATIENCE, Stage};
 use crate::follow::serves;
 use crate::http_caller::{HttpCaller, Known, Manner};
@@ -47,7 +47,7 @@ impl Stage {
                 command.envs(environment.iter().map(|(name, value)| (name, value)));
                 Ok(command)
             };
-            let gateway = Kept::start(name, &self.journal, true, command)?;
+            let gateway = SupervisedProcess::start(name, &self.journal, true, command)?;
             self.workers.insert((*name).to_owned(), gateway);
         }
         self.balance(names)

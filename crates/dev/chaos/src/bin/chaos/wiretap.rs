@@ -1,5 +1,5 @@
-//! Tap on the reply exchange: a second queue that gets a copy of every reply frame and records its
-//! cleartext header.
+//! Wire tap on the reply exchange: a second queue that gets a copy of every reply frame and records
+//! its cleartext header.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -24,17 +24,18 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Consumer of the frames for one client, until it is stopped or dropped.
 ///
-/// While the tap runs, a frame is routable even if the client is gone, so a worker does not notice
-/// the client's absence. A scenario that kills a client for good has to stop its tap first.
+/// While the wire tap runs, a frame is routable even if the client is gone, so a worker does not
+/// notice the client's absence. A scenario that kills a client for good has to stop its wire tap
+/// first.
 #[derive(Debug)]
-pub(crate) struct Tap {
+pub(crate) struct Wiretap {
     stop: CancellationToken,
     task: Option<JoinHandle<()>>,
     runtime: Handle,
 }
 
-impl Tap {
-    /// Starts a tap with a connection to the node itself, without the proxy. Returns when every
+impl Wiretap {
+    /// Starts a wire tap with a connection to the node itself, without the proxy. Returns when every
     /// later frame will be received.
     pub(crate) fn start(
         runtime: &Handle,
@@ -44,14 +45,14 @@ impl Tap {
     ) -> Result<Self> {
         let stop = CancellationToken::new();
         let (ready, listening) = oneshot::channel();
-        let ear =
-            Ear { url: url.to_owned(), reply_queue: reply_queue.to_owned(), dir: dir.to_owned() };
-        let task = runtime.spawn(ear.listen(stop.clone(), ready));
-        runtime.block_on(listening).context("the tap cannot listen")?;
+        let (url, reply_queue) = (url.to_owned(), reply_queue.to_owned());
+        let listener = Listener { url, reply_queue, dir: dir.to_owned() };
+        let task = runtime.spawn(listener.listen(stop.clone(), ready));
+        runtime.block_on(listening).context("the wire tap cannot listen")?;
         Ok(Self { stop, task: Some(task), runtime: runtime.clone() })
     }
 
-    /// Stops the tap and waits until its queue is deleted.
+    /// Stops the wire tap and waits until its queue is deleted.
     pub(crate) fn stop(&mut self) {
         self.stop.cancel();
         if let Some(task) = self.task.take() {
@@ -60,19 +61,19 @@ impl Tap {
     }
 }
 
-impl Drop for Tap {
+impl Drop for Wiretap {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-struct Ear {
+struct Listener {
     url: String,
     reply_queue: String,
     dir: PathBuf,
 }
 
-impl Ear {
+impl Listener {
     async fn listen(self, stop: CancellationToken, ready: oneshot::Sender<()>) {
         let mut ready = Some(ready);
         while !stop.is_cancelled() {
@@ -83,7 +84,7 @@ impl Ear {
                 tokio::select! {
                     _ = self.read(&mut frames) => {}
                     () = stop.cancelled() => {
-                        // The tap's queue is exclusive, so the broker deletes it with the
+                        // The wire tap's queue is exclusive, so the broker deletes it with the
                         // connection.
                         let _ = connection.close(200, "done".into()).await;
                         return;
@@ -98,7 +99,7 @@ impl Ear {
     }
 
     async fn subscribe(&self) -> Result<(Connection, Consumer)> {
-        let properties = ConnectionProperties::default().with_connection_name("tap".into());
+        let properties = ConnectionProperties::default().with_connection_name("wire tap".into());
         let connection = Connection::connect(&self.url, properties).await?;
         let channel = connection.create_channel().await?;
         let (options, none) = (QueueDeclareOptions::exclusive(), FieldTable::default());

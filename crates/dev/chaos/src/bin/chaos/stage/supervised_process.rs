@@ -15,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Supervised process with a name; between two lives there is no process.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct SupervisedProcess {
     state: Arc<Mutex<State>>,
     watch: Option<JoinHandle<()>>,
 }
@@ -27,7 +27,7 @@ struct State {
     again: bool,
 }
 
-impl Kept {
+impl SupervisedProcess {
     /// Starts `command(name)`. With `again`, the process is called `name.0` and restarted as
     /// `name.1`, `name.2` .. whenever it ends.
     pub(super) fn start(
@@ -98,7 +98,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for SupervisedProcess {
     fn drop(&mut self) {
         self.give_up();
         if let Some(watch) = self.watch.take() {

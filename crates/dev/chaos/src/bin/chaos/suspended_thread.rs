@@ -13,18 +13,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Thread that stays stopped until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct SuspendedThread {
     let_go: Option<mpsc::Sender<()>>,
     tracer: Option<JoinHandle<()>>,
 }
 
-impl Held {
+impl SuspendedThread {
     /// Stops the thread with this name in process `pid`.
     ///
     /// # Errors
     ///
     /// Returns an error if the process has no such thread, or if ptrace is not permitted.
-    pub(crate) fn thread(pid: u32, name: &str) -> Result<Self> {
+    pub(crate) fn stop(pid: u32, name: &str) -> Result<Self> {
         let tid = find(pid, name)?.with_context(|| format!("{pid} has no thread {name}"))?;
         let (let_go, wait) = mpsc::channel::<()>();
         let (held, is_held) = mpsc::channel();
@@ -47,7 +47,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for SuspendedThread {
     fn drop(&mut self) {
         drop(self.let_go.take());
         if let Some(tracer) = self.tracer.take() {

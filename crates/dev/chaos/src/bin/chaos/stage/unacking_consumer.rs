@@ -13,18 +13,18 @@ use super::PATIENCE;
 
 /// Connection that holds requests until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Strand {
+pub(crate) struct UnackingConsumer {
     runtime: Handle,
     _connection: Arc<dyn Connection>,
     requests: Consumer,
     held: Vec<Delivery>,
 }
 
-impl Strand {
+impl UnackingConsumer {
     /// Consumes up to `most` requests of the model without an ack. Returns after the subscription.
     pub(super) fn start(runtime: &Handle, url: &str, model: &ModelName, most: u16) -> Result<Self> {
         let (connection, requests) = runtime.block_on(async {
-            let connection = AmqpBroker::new(url)?.connect("strand").await?;
+            let connection = AmqpBroker::new(url)?.connect("unacking").await?;
             let requests = connection.consume(&model_queue(model), most).await?;
             anyhow::Ok((connection, requests))
         })?;
@@ -37,7 +37,7 @@ impl Strand {
         while self.held.len() < count {
             let next = async { timeout(PATIENCE, self.requests.recv()).await };
             let next = self.runtime.block_on(next)?;
-            self.held.push(next.context("the strand's subscription ended")?);
+            self.held.push(next.context("the subscription ended")?);
         }
         Ok(())
     }
