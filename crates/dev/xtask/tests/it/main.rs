@@ -6,3 +6,4 @@ mod layers;
 mod modules;
 mod tidy;
 mod tree;
+mod waits;
