@@ -109,8 +109,6 @@ struct State {
     /// True once the handler has seen the stop. Its return value is then not the whole reply.
     told: bool,
     closed: bool,
-    /// True once a thread has blocked because the transcript was full.
-    held_back: bool,
     /// True if a piece was emitted after the close.
     late: bool,
     wake: Option<Wake>,
@@ -189,10 +187,7 @@ impl Writer {
                 Admission::Closed => return Err(Stop::Cancelled),
                 Admission::Stopped(stop) => return Err(stop),
                 Admission::Full => {
-                    let full = |state: &mut State| {
-                        state.held_back = true;
-                        matches!(state.admits(piece), Admission::Full)
-                    };
+                    let full = |state: &mut State| matches!(state.admits(piece), Admission::Full);
                     self.0.unblocked.wait_while(&mut self.0.state.lock(), full);
                 }
             }

@@ -295,7 +295,6 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::thread::sleep;
     use std::time::{Duration, Instant};
 
     use super::{Left, ThreadPool};
@@ -323,8 +322,12 @@ mod tests {
                 });
                 assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
                 if round % 100 == 0 {
-                    // Long enough for the helpers to fall asleep.
-                    sleep(Duration::from_millis(2));
+                    // The next job has to wake the helpers.
+                    let started = Instant::now();
+                    while pool.shared.asleep.load(Ordering::SeqCst) < threads - 1 {
+                        assert!(started.elapsed() < Duration::from_secs(60), "a helper is awake");
+                        std::thread::yield_now();
+                    }
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nsbridge::worker::Observability;
 use nsbridge_handler::Models;
 use nsbridge_protocol::Priority;
 use nsbridge_protocol::topology::{
@@ -26,6 +27,8 @@ stories! {
 }
 
 const PREEMPTIONS: &str = "nsbridge_preemptions_total";
+
+const CONSUMED: &str = "messaging_client_consumed_messages_total";
 
 /// Returns a setup whose workers take bulk requests soon after a slot is free.
 fn setup() -> Setup {
@@ -188,11 +191,16 @@ async fn r13_a_worker_with_bulk_off_takes_none(broker: Arc<dyn Broker>) {
     let metrics = &setup.observability.metrics;
     becomes(metrics, "nsbridge_queue_messages", "\"bulk\"", 1.0).await;
     interrupt(&client, &setup).await;
-    // Longer than a worker waits before it takes bulk requests.
-    tokio::time::sleep(4 * setup.timing.bulk_linger).await;
     assert!(runs(seed).is_empty());
-    let _on = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    // The first worker has been idle for longer than the second one, and would wait for a shorter
+    // time before it takes bulk requests.
+    let mut second = setup.clone();
+    second.observability = Observability::new(&second.model);
+    second.timing.bulk_linger = 8 * setup.timing.bulk_linger;
+    let _on = second.worker::<Scripted>(broker, ()).await.unwrap();
     assert_eq!(read(reply).await, said(seed, 3));
+    assert_eq!(value(metrics, CONSUMED, ""), 1.0, "the interactive request");
+    assert_eq!(value(&second.observability.metrics, CONSUMED, ""), 1.0, "the bulk request");
 }
 
 async fn r3_a_bulk_request_that_waits_for_another_try_stays_bulk(broker: Arc<dyn Broker>) {

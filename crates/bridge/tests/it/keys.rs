@@ -1,6 +1,7 @@
 //! Keys that are late, refused, or changed while requests flow.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use aws_smithy_http_client::Builder;
 use aws_types::SdkConfig;
 use aws_types::region::Region;
 use nsbridge_crypto::{
-    ByProvider, Entry, Key, KeyProvider, Keyring, KmsProvider, State, WatchedKeyring,
+    ByProvider, Entry, Key, KeyProvider, Keyring, KmsProvider, Reread, State, WatchedKeyring,
 };
 use nsbridge_handler::Models;
 use nsbridge_protocol::topology::{dead_queue, header, model_queue};
@@ -19,9 +20,9 @@ use nsbridge_queue::{Broker, Delivery};
 use nsbridge_testkit::http::{Answer, Server};
 use nsbridge_testkit::system::client::{Client, Event, Reply};
 use nsbridge_testkit::system::{Running, Setup};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use crate::script::{Script, Scripted, ask, fresh_seed, runs, said};
+use crate::script::{Script, Scripted, ask, fresh_seed, runs, said, until};
 use crate::stories;
 
 stories! {
@@ -138,9 +139,8 @@ async fn r3_a_request_that_waits_for_kms_bears_no_blame(broker: Arc<dyn Broker>)
     let client = client(broker.clone(), kms.keys()).await;
     let first = worker(&setup, broker.clone(), kms.keys()).await;
     let _reply = submit(&client, &setup, 7).await;
-    while value(&setup, "nsbridge_key_pauses_total", "") < 2.0 {
-        sleep(Duration::from_millis(20)).await;
-    }
+    let pauses = || value(&setup, "nsbridge_key_pauses_total", "");
+    until("two pauses", async || pauses() >= 2.0).await;
     // A request taken during the pause goes back without a counted delivery or try.
     first.stop().await.unwrap();
     let waiting = take(&broker, &model_queue(&setup.model)).await;
@@ -199,14 +199,43 @@ impl RingFile {
         let entries = self.keys[..count].iter().enumerate();
         let entries = entries.map(|(i, (id, key))| Entry::new(id.clone(), key.clone(), state(i)));
         let ring = Keyring::of(entries.collect()).unwrap();
+        self.replace(&ring.to_json());
+    }
+
+    /// Replaces the file at once, so that it is reloaded once.
+    fn replace(&self, text: &str) {
         let beside = self.path.with_extension("new");
-        write_private(&beside, &ring.to_json());
+        write_private(&beside, text);
         std::fs::rename(beside, &self.path).unwrap();
     }
 
-    fn watch(&self) -> Arc<WatchedKeyring> {
-        let every = Duration::from_millis(20);
-        Arc::new(WatchedKeyring::open(&self.path, every, |_| {}).unwrap())
+    fn watch(&self) -> Watched {
+        let reloads = Arc::<AtomicUsize>::default();
+        let count = reloads.clone();
+        let tell = move |_: Reread<'_>| {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        let ring = WatchedKeyring::open(&self.path, Duration::from_millis(20), tell).unwrap();
+        Watched { ring: Arc::new(ring), reloads }
+    }
+}
+
+/// Keyring that is reloaded when its file changes.
+struct Watched {
+    ring: Arc<WatchedKeyring>,
+    /// Number of reloads, including those that were refused.
+    reloads: Arc<AtomicUsize>,
+}
+
+impl Watched {
+    /// Waits until the file was reloaded this number of times.
+    async fn until_reloaded(&self, times: usize) {
+        let reloaded = async || {
+            // The file is checked when a key is requested.
+            drop(self.ring.ring());
+            self.reloads.load(Ordering::SeqCst) >= times
+        };
+        until("a reload", reloaded).await;
     }
 }
 
@@ -225,22 +254,24 @@ async fn keys_are_rotated_while_requests_flow(broker: Arc<dyn Broker>) {
     workers.write(1, 0, None);
     clients.write(1, 0, None);
     let setup = Setup::new().unwrap();
-    let _worker = worker(&setup, broker.clone(), workers.watch()).await;
-    let client = client(broker, clients.watch()).await;
-    let steps: [&dyn Fn(); 4] = [
-        &|| workers.write(2, 0, None),
-        &|| clients.write(2, 1, None),
-        &|| write_private(&workers.path, "half a ring"),
-        &|| workers.write(2, 1, Some(0)),
+    let (at_worker, at_client) = (workers.watch(), clients.watch());
+    let _worker = worker(&setup, broker.clone(), at_worker.ring.clone()).await;
+    let client = client(broker, at_client.ring.clone()).await;
+    // Each step with the number of reloads of the worker and of the client after it.
+    let steps: [(&dyn Fn(), [usize; 2]); 4] = [
+        (&|| workers.write(2, 0, None), [1, 0]),
+        (&|| clients.write(2, 1, None), [1, 1]),
+        (&|| workers.replace("half a ring"), [2, 1]),
+        (&|| workers.write(2, 1, Some(0)), [3, 1]),
     ];
-    for step in steps {
+    for (step, reloads) in steps {
         let before = [submit(&client, &setup, 7).await, submit(&client, &setup, 7).await];
         step();
         for reply in before {
             assert_eq!(reply.collect().await.unwrap().0, said(7, 3));
         }
-        // Both ends reload their files within this time.
-        sleep(Duration::from_millis(50)).await;
+        at_worker.until_reloaded(reloads[0]).await;
+        at_client.until_reloaded(reloads[1]).await;
         let after = submit(&client, &setup, 7).await;
         assert_eq!(after.collect().await.unwrap().0, said(7, 3));
     }
@@ -257,7 +288,7 @@ async fn what_may_be_shared_is_told_by_the_key_as_well(broker: Arc<dyn Broker>) 
         let path = home.path().join(format!("{primary}.json"));
         let ring = RingFile { path, keys: keys.clone() };
         ring.write(2, primary, None);
-        ring.watch()
+        ring.watch().ring
     };
     let setup = Setup::new().unwrap();
     let _worker = worker(&setup, broker.clone(), ring(0)).await;

@@ -1,15 +1,16 @@
 //! Requests without failures, and requests that the client ends early.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nsbridge_protocol::topology::model_queue;
 use nsbridge_protocol::{ErrorCode, FinishReason};
 use nsbridge_queue::Broker;
 use nsbridge_testkit::system::client::{Error, Event};
 
-use crate::script::{Script, ask, fresh_seed, runs, said, submit, system};
+use crate::script::{Script, ask, fresh_seed, release, runs, said, submit, system, until};
 use crate::stories;
+use crate::watch::becomes;
 
 stories! {
     a_request_is_answered_piece_by_piece,
@@ -48,10 +49,12 @@ async fn many_requests_at_once_each_get_their_own_reply(broker: Arc<dyn Broker>)
 
 async fn the_first_piece_does_not_wait_for_the_others(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
-    let started = Instant::now();
-    let mut reply = submit(&client, &setup, Script::Sleep { ms: 3000 }).await.unwrap();
-    assert_eq!(reply.next().await.unwrap().unwrap(), Event::Piece("sleeping".into()));
-    assert!(started.elapsed() < Duration::from_secs(3));
+    let seed = fresh_seed();
+    let mut reply = client.submit::<String>(ask(&setup, Script::Hold, seed)).await.unwrap();
+    assert_eq!(reply.next().await.unwrap().unwrap(), Event::Piece("holding".into()));
+    // The handler cannot have emitted the other piece.
+    release(seed);
+    assert_eq!(reply.next().await.unwrap().unwrap(), Event::Piece("released".into()));
 }
 
 async fn r10_a_cancel_stops_the_running_handler_and_the_next_request_is_answered(
@@ -131,7 +134,8 @@ async fn a_model_that_nobody_serves_is_told_at_once(broker: Arc<dyn Broker>) {
 async fn a6_a_reply_larger_than_its_client_reads_is_held_back_not_lost(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
     let reply = submit(&client, &setup, Script::Say { pieces: 10_000, every_ms: 0 }).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The worker has sent everything before the client reads the first piece.
+    becomes(&setup.observability.metrics, "nsbridge_requests_ended_total", "\"ok\"", 1.0).await;
     assert_eq!(reply.collect().await.unwrap().0, said(7, 10_000));
 }
 
@@ -147,11 +151,5 @@ async fn a_worker_that_stops_finishes_what_it_has(broker: Arc<dyn Broker>) {
 /// Waits until a queue is empty.
 async fn empty(broker: &dyn Broker, queue: &str) {
     let connection = broker.connect("test").await.unwrap();
-    for _ in 0..100 {
-        if connection.depth(queue).await.unwrap().messages == 0 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("{queue} is not empty");
+    until(queue, async || connection.depth(queue).await.unwrap().messages == 0).await;
 }

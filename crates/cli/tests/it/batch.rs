@@ -3,11 +3,10 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::place::{Place, Process, nsbridge, output};
+use crate::place::{Place, Process, nsbridge, output, until};
 
 /// Number of requests of the large batch.
 const LINES: usize = 160;
@@ -56,20 +55,10 @@ fn texts(path: &str) -> Vec<(String, String)> {
     parts.collect()
 }
 
-/// Returns the size of the state of a batch, in bytes.
-fn size(place: &Place) -> u64 {
-    fs::metadata(place.path("out.jsonl.state/replies.redb")).map_or(0, |file| file.len())
-}
-
-/// Kills a batch, or interrupts it, a while after its first requests.
-fn stop(place: &Place, input: &str, signal: &str, after: Duration) {
+/// Kills a batch, or interrupts it, once it has come this far.
+fn stop(place: &Place, input: &str, signal: &str, until_there: impl FnOnce()) {
     let mut running = Process(batch(place, input).spawn().unwrap());
-    let start = Instant::now();
-    while size(place) == 0 {
-        assert!(start.elapsed() < Duration::from_secs(30), "the batch did not begin");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    std::thread::sleep(after);
+    until_there();
     assert!(running.0.try_wait().unwrap().is_none(), "the batch has ended already");
     running.signal(signal);
     assert_ne!(running.code(), Some(0));
@@ -81,8 +70,10 @@ fn a_batch_that_is_killed_and_whose_worker_is_killed_has_each_reply_once() {
     let lines: Vec<Value> = (0..LINES).map(|index| request(&place, index)).collect();
     let input = write(&place, &lines);
     let worker = place.worker();
-    for (signal, after) in [("-KILL", 300), ("-INT", 500), ("-KILL", 200)] {
-        stop(&place, &input, signal, Duration::from_millis(after));
+    let ended_requests = || place.logged("a request ended");
+    for (signal, more) in [("-KILL", 15), ("-INT", 25), ("-KILL", 10)] {
+        let before = ended_requests();
+        stop(&place, &input, signal, || until(|| ended_requests() >= before + more));
         assert!(!Path::new(&place.path("out.jsonl")).exists());
     }
     worker.signal("-KILL");
@@ -151,8 +142,11 @@ fn what_is_wrong_with_a_file_is_told_before_anything_is_asked() {
 fn a_batch_goes_on_only_with_its_own_input() {
     let place = Place::new();
     let input = write(&place, &[request(&place, 0)]);
-    // Without a worker the request waits.
-    stop(&place, &input, "-TERM", Duration::from_millis(500));
+    // Without a worker the request waits in its queue.
+    drop(place.worker());
+    stop(&place, &input, "-TERM", || {
+        place.until_queue(|depth| depth.messages == 1);
+    });
     write(&place, &[request(&place, 1)]);
     let (code, said) = ended(&place, &input);
     assert!(code == Some(1) && said.contains("the input has changed"), "{said}");

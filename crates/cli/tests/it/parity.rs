@@ -3,11 +3,10 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use nsbridge_llama::parity::Reference;
 
-use crate::place::{Place, Process, nsbridge};
+use crate::place::{Place, Process, nsbridge, until};
 
 fn parity(arguments: &[&str]) -> Output {
     let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/tale-7m");
@@ -46,14 +45,8 @@ fn a_model_is_equal_to_what_it_recorded_and_not_to_something_else() {
 fn refusal(place: &Place) -> String {
     let mut worker = nsbridge(&["worker", "--config", &place.path("worker.toml")]);
     let mut worker = Process(worker.spawn().unwrap());
-    for _ in 0..600 {
-        if worker.0.try_wait().unwrap().is_some() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
     // A worker that was not refused would run forever.
-    worker.0.kill().unwrap();
+    until(|| worker.0.try_wait().unwrap().is_some());
     let mut words = String::new();
     worker.0.stderr.take().unwrap().read_to_string(&mut words).unwrap();
     assert_eq!(worker.code(), Some(1), "{words}");

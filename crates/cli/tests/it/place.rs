@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use nsbridge_protocol::topology::model_queue;
+use nsbridge_queue::{AmqpBroker, Broker as _, Depth};
 use tempfile::TempDir;
 
 /// Returns a command that runs the binary under test with its streams captured.
@@ -28,6 +30,12 @@ pub(crate) fn output(arguments: &[&str]) -> (Output, String, String) {
 pub(crate) fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/tale-7m")
 }
+
+/// Time after which a test gives up.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Log line of a worker that takes requests.
+const READY: &str = "taking requests";
 
 pub(crate) struct Place {
     dir: TempDir,
@@ -85,20 +93,47 @@ impl Place {
     pub(crate) fn start(&self, mut worker: Command) -> Process {
         // Stderr goes to a file, because a pipe that is not read would fill up. The file tells when
         // the worker is ready.
-        let log = self.path(&format!("worker-{}.log", std::process::id()));
+        let log = self.log();
         let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
-        let before = ready(&log);
+        let before = self.logged(READY);
         let process = Process(worker.stderr(file).spawn().unwrap());
-        let start = Instant::now();
-        while ready(&log) == before {
-            assert!(
-                start.elapsed() < Duration::from_secs(60),
-                "{}",
-                fs::read_to_string(&log).unwrap()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(|| self.logged(READY) > before);
         process
+    }
+
+    /// Returns the path of the log of all workers.
+    fn log(&self) -> String {
+        self.path(&format!("worker-{}.log", std::process::id()))
+    }
+
+    /// Returns the number of times that the workers have logged this text.
+    pub(crate) fn logged(&self, text: &str) -> usize {
+        fs::read_to_string(self.log()).unwrap_or_default().matches(text).count()
+    }
+
+    /// Waits until the broker knows that the last worker is gone. Returns true if the queue has a
+    /// request again, so that worker had not ended its reply.
+    pub(crate) fn has_request_again(&self) -> bool {
+        self.until_queue(|depth| depth.consumers == 0).messages > 0
+    }
+
+    /// Waits until the queue of the model is in this state.
+    pub(crate) fn until_queue(&self, is: impl Fn(&Depth) -> bool) -> Depth {
+        let until = async {
+            let connection = AmqpBroker::new(&self.url).unwrap().connect("a test").await.unwrap();
+            let queue = model_queue(&self.model.parse().unwrap());
+            let start = Instant::now();
+            loop {
+                let depth = connection.depth(&queue).await.unwrap();
+                if is(&depth) {
+                    connection.close().await;
+                    return depth;
+                }
+                assert!(start.elapsed() < LONG, "{depth:?}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::runtime::Runtime::new().unwrap().block_on(until)
     }
 
     /// Returns an `ask` command for this model.
@@ -109,9 +144,14 @@ impl Place {
     }
 }
 
-/// Returns the number of times that a worker logged that it takes requests.
-fn ready(log: &str) -> usize {
-    fs::read_to_string(log).unwrap_or_default().matches("taking requests").count()
+/// Waits until the condition holds, for at most 60 s.
+#[track_caller]
+pub(crate) fn until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LONG, "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Child process that is killed on drop.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::handler::{runs, said};
+use crate::metrics::{FIRST_CHUNKS, reaches};
 use crate::place::{Answer, Place, request, within};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -84,8 +85,8 @@ async fn lines_that_are_done_do_not_run_again_after_a_restart_and_others_continu
     // Two lines at a time: a ends, b runs, c ends, d runs.
     within(LONG, "the last line does not start", || !runs(prompts[3]).is_empty()).await;
     until_completed(&place, &path, 2).await;
-    // The last line has pieces that are kept.
-    sleep(Duration::from_millis(300)).await;
+    // The last line has a piece, which the gateway keeps.
+    reaches(&place, FIRST_CHUNKS, 4.0).await;
     place.restart().await;
     let batch = until(&place, &path, "completed").await;
     assert_eq!(batch["request_counts"], json!({ "total": 4, "completed": 4, "failed": 0 }));
@@ -292,9 +293,10 @@ async fn the_batches_of_one_tenant_do_not_hold_up_those_of_another() {
     let began = Instant::now();
     let path = create(&place, &place.other, &line("quick", "words", "1 turn", 1), "24h").await;
     while place.get_as(&place.other, &path).await.json()["status"] != "completed" {
-        assert!(began.elapsed() < Duration::from_secs(4), "it waits for the other tenant's lines");
+        assert!(began.elapsed() < LONG, "it does not end");
         sleep(Duration::from_millis(20)).await;
     }
+    assert!(runs("300 turn 29").is_empty(), "it has waited for the other tenant's lines");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

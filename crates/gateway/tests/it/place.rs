@@ -27,7 +27,7 @@ use crate::handler::Words;
 use crate::judge::Judge;
 
 /// Time after which a test gives up.
-const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// Running gateway whose model is `words`.
 pub(crate) struct Place {
@@ -326,7 +326,7 @@ pub(crate) fn request(
 
 /// Connection of a client.
 pub(crate) struct Connection {
-    stream: TcpStream,
+    pub(crate) stream: TcpStream,
     received: Vec<u8>,
 }
 

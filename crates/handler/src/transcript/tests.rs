@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use nsbridge_protocol::{MAX_PIECE_BYTES, MAX_TRANSCRIPT_BYTES, Pieces, RequestId};
@@ -96,8 +96,16 @@ fn blocked() -> (std::thread::JoinHandle<Result<(), Stop>>, Reader) {
     let (writer, reader) = transcript();
     let mut job: Job<String> = Job::new(info(), writer, None);
     job.emit(filler()).unwrap();
-    let emitting = std::thread::spawn(move || job.emit("next".into()));
-    while !reader.0.state.lock().held_back {
+    let (sender, thread) = std::sync::mpsc::channel();
+    let emitting = std::thread::spawn(move || {
+        // The folder of a thread, which tells its state after its name: S if it sleeps.
+        sender.send(std::fs::canonicalize("/proc/thread-self").unwrap()).unwrap();
+        job.emit("next".into())
+    });
+    let state = thread.recv().unwrap().join("stat");
+    let started = Instant::now();
+    while !std::fs::read_to_string(&state).unwrap().contains(") S ") {
+        assert!(started.elapsed() < Duration::from_secs(20), "it does not block");
         std::thread::yield_now();
     }
     (emitting, reader)

@@ -405,9 +405,9 @@ mod tests {
                 return Ok(());
             }
             assert!(handle.all_reduce(&mut x, 1).is_err());
-            let again = Instant::now();
+            let arrivals = handle.group.arrivals(rank);
             let result = handle.all_reduce(&mut x, 1);
-            assert!(again.elapsed() < Duration::from_millis(1000));
+            assert_eq!(handle.group.arrivals(rank), arrivals, "it waits at no rendezvous");
             result
         });
         assert_eq!(results, [Err(lost.clone()), Err(lost.clone()), Ok(()), Err(lost)]);
@@ -417,6 +417,7 @@ mod tests {
     fn the_time_in_which_the_process_was_stopped_does_not_count() {
         let patience = Duration::from_millis(400);
         let mut waiting = Patience::new(patience);
+        // Stands for the time in which the process is stopped.
         thread::sleep(Duration::from_secs(1));
         waiting.poll();
         assert!(!waiting.is_over());
@@ -425,7 +426,7 @@ mod tests {
             thread::sleep(Duration::from_millis(20));
             waiting.poll();
         }
-        assert!(begun.elapsed() >= patience.mul_f64(0.74) && begun.elapsed() < LONG);
+        assert!(begun.elapsed() >= patience.mul_f64(0.74));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nsbridge_testkit::http::{Answer, Server};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, advance, pause, resume};
 
 use super::{EcsProtection, Plan, Timing};
 
@@ -96,20 +96,25 @@ async fn a_task_is_protected_while_it_is_busy_and_released_some_time_after() {
     let (server, protection) = agent(Vec::new()).await;
     let load = watch::Sender::new(0);
     let running = tokio::spawn(protection.run(load.subscribe()));
-    sleep(QUICK.linger * 2).await;
-    assert_eq!(server.seen().len(), 0, "an idle worker asks for nothing");
+    // An idle worker asks for nothing, so the first request is the one of the busy worker.
+    tokio::task::yield_now().await;
+    pause();
+    advance(QUICK.linger * 2).await;
+    resume();
     load.send_replace(1);
-    let taken = server.saw(|seen| seen.text().contains("true")).await.unwrap();
+    let taken = server.saw(|_| true).await.unwrap();
     let asked: serde_json::Value = serde_json::from_str(taken.text()).unwrap();
     assert_eq!(asked, serde_json::json!({ "ExpiresInMinutes": 30, "ProtectionEnabled": true }));
     assert_eq!(taken.header("content-type"), Some("application/json"));
+    pause();
     for busy in [0, 2, 0, 1, 0, 1] {
         load.send_replace(busy);
-        sleep(QUICK.linger / 20).await;
+        advance(QUICK.linger / 20).await;
     }
-    assert_eq!(server.seen().len(), 1, "requests that come and go ask nothing");
+    resume();
     load.send_replace(0);
     server.saw(|seen| seen.text() == r#"{"ProtectionEnabled":false}"#).await.unwrap();
+    assert_eq!(server.seen().len(), 2, "requests that come and go ask nothing");
     drop(load);
     running.await.unwrap();
 }
@@ -146,12 +151,8 @@ async fn no_refusal_is_the_end_of_asking() {
     let (server, protection) = agent(troubles.to_vec()).await;
     let load = watch::Sender::new(1);
     tokio::spawn(protection.run(load.subscribe()));
-    for _ in 0..200 {
-        sleep(Duration::from_millis(10)).await;
-        if server.seen().len() > count {
-            break;
-        }
-    }
-    sleep(Duration::from_millis(200)).await;
-    assert_eq!(server.seen().len(), count + 1, "once granted, it is not asked again");
+    server.saw(|_| server.seen().len() > count).await.unwrap();
+    load.send_replace(0);
+    server.saw(|seen| seen.text().contains("false")).await.unwrap();
+    assert_eq!(server.seen().len(), count + 2, "once granted, it is not asked again");
 }

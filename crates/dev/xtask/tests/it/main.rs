@@ -7,3 +7,4 @@ mod layers;
 mod modules;
 mod tidy;
 mod tree;
+mod waits;

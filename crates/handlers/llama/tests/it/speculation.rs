@@ -260,11 +260,11 @@ fn a_drafter_may_take_long_unless_somebody_sees_that_it_stands_still() {
             let begun = Instant::now();
             answer(&asked, &input, 1, &[]).map(|_| begun.elapsed())
         });
-        let mut looks = std::iter::from_fn(|| {
+        let mut failed = None;
+        while failed.is_none() && !asking.is_finished() {
             std::thread::sleep(Duration::from_millis(20));
-            (!asking.is_finished()).then(|| AsyncHandler::health(&*llama))
-        });
-        let failed = looks.find(|health| *health != Health::Ok);
+            failed = Some(AsyncHandler::health(&*llama)).filter(|health| *health != Health::Ok);
+        }
         let late = Health::Failed("the model did not answer within 1 s".to_owned());
         assert_eq!(failed, watch.map(|_| late));
         assert!(asking.join().unwrap().unwrap() >= Duration::from_secs(3));

@@ -116,11 +116,20 @@ async fn a_crash_of_an_idle_process_costs_no_request() {
     );
     let system = System::start(folder.options()).await;
     let before = system.ask(&json!("leave")).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let asked = tokio::time::Instant::now();
+    let crashes = || system.metric("nsbridge_handler_python_crashes");
+    let crashed = async {
+        while crashes() < 1.0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let limit = Duration::from_secs(20);
+    tokio::time::timeout(limit, crashed).await.expect("the process does not leave");
     assert_ne!(system.ask(&json!("stay")).await.unwrap(), before);
-    assert!(asked.elapsed() < Duration::from_millis(900), "a retry waits for a second");
-    assert_eq!(system.metric("nsbridge_handler_python_crashes"), 1.0);
+    let text = system.setup.observability.metrics.text();
+    let retries = text.lines().filter(|line| line.starts_with("nsbridge_retries_total{"));
+    let retries: Vec<_> = retries.collect();
+    assert!(!retries.is_empty() && retries.iter().all(|line| line.ends_with(" 0")), "{retries:?}");
+    assert_eq!(crashes(), 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -147,17 +147,21 @@ fn a_changed_model_is_loaded_again_and_a_broken_one_is_not() {
     let mut options = folder.options();
     options.reload = true;
     let python = load(options);
-    let says = |text: &str| {
-        let started = Instant::now();
-        while answer(&python, &json!(0)).unwrap() != [json!(text)] {
-            assert!(started.elapsed() < Duration::from_secs(20), "never {text}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    says("first");
-    folder.write("model.py", "def handle(input:");
-    std::thread::sleep(Duration::from_millis(1500));
-    says("first");
+    let says = || answer(&python, &json!(0)).unwrap();
+    assert_eq!(says(), [json!("first")]);
+    // It does not compile, after it has told that it is tried.
+    folder.write("model.py", "open('tried', 'w').write('x')\nexec('def handle(input:')");
+    folder.wait_for("tried");
+    // The next change is looked for after the broken model was given up.
     folder.write("model.py", "def handle(input): return 'second'");
-    says("second");
+    let started = Instant::now();
+    loop {
+        let said = says();
+        if said == [json!("second")] {
+            break;
+        }
+        assert_eq!(said, [json!("first")]);
+        assert!(started.elapsed() < Duration::from_secs(20), "it is not loaded");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

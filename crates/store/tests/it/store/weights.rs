@@ -1,6 +1,7 @@
 //! Weights from a bucket, by tensor, by slice and by rank.
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nsbridge_checkpoint::{CandleWeights, Checkpoint, Order};
 use nsbridge_handler::Model;
@@ -216,23 +217,35 @@ async fn a_folder_with_a_manifest_is_held_against_it() {
     assert_eq!(wrong.len(), 1);
 }
 
+/// Polls until the condition holds, for at most 20 s.
+async fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "no {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_is_told_when_the_store_goes_away() {
     use nsbridge_testkit::s3::{Fault, Faults, Rule};
-    use std::time::Duration;
 
     let fixture = Fixture::new().await;
-    let store = store_on(&fixture.server, |config| config.patience_s = 1000.0);
+    // The first tensor leaves no memory for the second one, so only the first chunk is fetched ahead.
+    let store = store_on(&fixture.server, |config| {
+        (config.patience_s, config.memory_mb) = (1000.0, 34);
+    });
     let model = store.model(&top().into()).await.unwrap().model;
     let weights =
         on_a_thread(move || Checkpoint::open(&model).unwrap().load(&Order::everything()).unwrap())
             .await;
+    until("the first chunk", || store.counts().from_store.get() == 16 << 20).await;
     let never = Fault::Stall(0, Duration::from_secs(1000));
     fixture.server.faults(Faults::none().with(Rule::new(never)));
     let reader = tokio::task::spawn_blocking(move || {
         weights.tensor("layers.1.weight").map(|_| ()).unwrap_err().to_string()
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until("a request of the reader", || fixture.server.counts().faults > 0).await;
     drop(store);
     let told = tokio::time::timeout(Duration::from_secs(10), reader).await.expect("it is told");
     assert!(told.unwrap().contains("given up"));
@@ -240,8 +253,6 @@ async fn a_reader_is_told_when_the_store_goes_away() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_runs_no_further_ahead_than_its_memory_and_serves_whoever_waits() {
-    use std::time::Duration;
-
     let fixture = Fixture::new().await;
     let store = store_on(&fixture.server, |config| config.memory_mb = 34);
     let model = store.model(&top().into()).await.unwrap().model;
@@ -249,16 +260,14 @@ async fn a_load_runs_no_further_ahead_than_its_memory_and_serves_whoever_waits()
     let weights =
         on_a_thread(move || Checkpoint::open(&model).unwrap().load(&Order::everything()).unwrap())
             .await;
-    // Without a reader, the number of fetched bytes settles.
-    let (mut before, mut same) = (0, 0);
-    while same < 6 || before < 16 << 20 {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let now = counts.from_store.get();
-        same = if now == before { same + 1 } else { 0 };
-        before = now;
-    }
+    until("the first chunk", || counts.from_store.get() >= 16 << 20).await;
+    // Meanwhile, without a reader, another store fetches the whole model.
+    let (other, copy) = (store_on(&fixture.server, |_| ()), tempfile::tempdir().unwrap());
+    let opened = other.model(&top().into()).await.unwrap();
+    other.pull(&opened, copy.path(), |_| ()).await.unwrap();
     // The first tensor spans two chunks. The third chunk holds none of it.
-    assert!(before < 34 << 20, "{before}");
+    let ahead = counts.from_store.get();
+    assert!(ahead < 34 << 20, "{ahead}");
     on_a_thread(move || {
         for name in ["layers.10.bias", "layers.2.weight", "layers.1.weight", "layers.0.weight"] {
             weights.tensor(name).unwrap();
