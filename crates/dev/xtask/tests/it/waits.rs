@@ -126,10 +126,14 @@ impl Reader {
                         self.sleeps();
                     }
                 }
-                TokenTree::Ident(name) if *name == "elapsed" && is_call(at + 1) => {
-                    if self.tests && self.loops == 0 && is_punct(at + 2, '<') {
-                        self.bounds.insert(self.function.clone());
-                    }
+                TokenTree::Ident(name)
+                    if *name == "elapsed"
+                        && is_call(at + 1)
+                        && is_punct(at + 2, '<')
+                        && self.tests
+                        && self.loops == 0 =>
+                {
+                    self.bounds.insert(self.function.clone());
                 }
                 TokenTree::Group(group) => self.tokens(group.stream()),
                 _ => {}
