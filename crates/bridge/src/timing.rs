@@ -78,7 +78,8 @@ pub struct Timing {
     pub dead_letter_pause: Duration,
     /// Pause of a worker that cannot seal: 5 s.
     pub seal_pause: Duration,
-    /// First pause while the key service is busy (rule R3): 1 s. Each further one is twice as long.
+    /// First pause while the key service is busy (rule R3): 1 s. Each further one is twice as long, and
+    /// each is shortened at random by up to half.
     pub key_pause: Duration,
     /// Longest pause while the key service is busy (rule R3): 60 s.
     pub max_key_pause: Duration,

@@ -9,7 +9,7 @@ use nsbridge_protocol::RequestId;
 use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header};
 use nsbridge_queue::{
     Confirmed, Consumer, Delivery, Error, Header, Message, Publisher, ReconnectingConnection,
-    Result,
+    Result, random,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -215,7 +215,7 @@ impl Router {
         lost: &mut bool,
     ) -> Consumer {
         loop {
-            let pause = self.timing.backoff.pauses().next();
+            let pause = self.timing.backoff.pauses().next(random());
             link.connection().await;
             match Self::subscribe(link, queue, lost).await {
                 Ok(subscribed) => return subscribed,
@@ -291,7 +291,7 @@ impl Router {
             if let Some(decided) = decide(answer) {
                 return Some(decided);
             }
-            sleep(pauses.next()).await;
+            sleep(pauses.next(random())).await;
         }
         None
     }

@@ -13,7 +13,7 @@
 //! | to publish with publisher confirms | [`Connection::publisher`], [`Publisher`], [`Confirmed`] |
 //! | to consume | [`Connection::consume`], [`Consumer`], [`Delivery`] |
 //! | the properties of a message | [`Message`], [`Properties`], [`Header`] |
-//! | pauses between retries | [`Backoff`] |
+//! | pauses between retries | [`Backoff`] and [`random`] |
 //!
 //! ```
 //! use nsbridge_protocol::topology::model_queue;
@@ -39,12 +39,12 @@
 
 #[cfg(feature = "amqp")]
 mod amqp;
-mod backoff;
 mod delivery;
 mod error;
 mod limits;
 mod memory;
 mod message;
+mod random;
 mod reconnect;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -57,12 +57,14 @@ use nsbridge_protocol::{ModelName, Revision};
 
 #[cfg(feature = "amqp")]
 pub use amqp::AmqpBroker;
-pub use backoff::{Backoff, Pauses, random_part};
 pub use delivery::{Consumer, Delivery, Settle, Subscription};
 pub use error::{Error, Result};
 pub use limits::Limits;
 pub use memory::MemoryBroker;
 pub use message::{Header, Message, Properties};
+#[doc(no_inline)]
+pub use nsbridge_protocol::{Backoff, Pauses};
+pub use random::{random, random_part};
 pub use reconnect::ReconnectingConnection;
 
 /// Broker: a server that holds queues.

@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
 
-use crate::backoff::{Backoff, jitter};
-use crate::{Broker, Connection, Result};
+use crate::{Backoff, Broker, Connection, Result, random};
 
 /// Default back-off between two connection attempts.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
@@ -99,7 +98,7 @@ impl ReconnectingConnection {
                     let connection = &*self.name;
                     tracing::warn!(connection, %error, cause, "no connection, trying again");
                     tokio::select! {
-                        () = sleep(pauses.next()) => {}
+                        () = sleep(pauses.next(random())) => {}
                         () = self.came.notified() => {}
                         () = self.comes_back() => {}
                     }
@@ -115,8 +114,9 @@ impl ReconnectingConnection {
         if self.broker.listens().await {
             std::future::pending::<()>().await;
         }
+        let mut pauses = Backoff::new(PROBE_EVERY, PROBE_EVERY).pauses();
         while !self.broker.listens().await {
-            sleep(jitter(PROBE_EVERY)).await;
+            sleep(pauses.next(random())).await;
         }
     }
 
