@@ -103,6 +103,9 @@ pub struct Timing {
     pub depth_interval: Duration,
     /// Heartbeat interval of the thread of `Slots::Tasks`: 500 ms. Shorter than `probe_interval`.
     pub pulse_interval: Duration,
+
+    /// Timing of the worker's connections to the broker.
+    pub queue: nsbridge_queue::Timing,
 }
 
 impl Default for Timing {
@@ -145,6 +148,7 @@ impl Default for Timing {
             probe_interval: s(1),
             depth_interval: s(15),
             pulse_interval: ms(500),
+            queue: nsbridge_queue::Timing::default(),
         }
     }
 }

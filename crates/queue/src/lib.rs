@@ -14,6 +14,7 @@
 //! | to consume | [`Connection::consume`], [`Consumer`], [`Delivery`] |
 //! | the properties of a message | [`Message`], [`Properties`], [`Header`] |
 //! | pauses between retries | [`Backoff`] and [`random`] |
+//! | other waiting times | [`Timing`] |
 //!
 //! ```
 //! use nsbridge_protocol::topology::model_queue;
@@ -48,6 +49,7 @@ mod random;
 mod reconnect;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod timing;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -66,6 +68,7 @@ pub use message::{Header, Message, Properties};
 pub use nsbridge_protocol::{Backoff, Pauses};
 pub use random::{random, random_part};
 pub use reconnect::ReconnectingConnection;
+pub use timing::Timing;
 
 /// Broker: a server that holds queues.
 #[async_trait]
