@@ -2,8 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use jiff::Timestamp;
+
+/// Index of the colon between minutes and seconds in a time of RFC 3339.
+const MINUTES_END: usize = "2017-09-18T08:22".len();
 
 /// Returns the current Unix time, in ms.
 pub(crate) fn now_ms() -> u64 {
@@ -20,8 +22,13 @@ pub(crate) fn at_ms(ms: u64) -> SystemTime {
 /// Parses a time of RFC 3339, such as `2017-09-18T08:22:00Z`; `None` for any other text, and before
 /// 1970.
 pub(crate) fn from_rfc3339(text: &str) -> Option<SystemTime> {
-    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-    u64::try_from(time.unix_timestamp()).ok().map(|seconds| at_ms(seconds * 1000))
+    // jiff also takes other forms of ISO 8601: without seconds, without separators, with a time zone
+    // behind. Only the first could be a time that was cut.
+    if text.as_bytes().get(MINUTES_END) != Some(&b':') {
+        return None;
+    }
+    let time: Timestamp = text.parse().ok()?;
+    u64::try_from(time.as_millisecond()).ok().map(at_ms)
 }
 
 #[cfg(test)]
@@ -58,6 +65,7 @@ mod tests {
             "2017-00-18T08:22:00Z",
             "2017-09-32T08:22:00Z",
             "1969-12-31T00:00:00Z",
+            "1969-12-31T23:59:59.5Z",
             "2017-09-18T24:22:00Z",
             "99999999999999999999-01-01T00:00:00Z",
         ] {

@@ -45,7 +45,6 @@
 //! The promises of a worker are in `docs/protocol.md`. `docs/architecture.md` describes the modules
 //! of this crate.
 
-mod backoff;
 mod clock;
 mod config;
 mod confine;

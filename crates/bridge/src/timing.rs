@@ -78,7 +78,8 @@ pub struct Timing {
     pub dead_letter_pause: Duration,
     /// Pause of a worker that cannot seal: 5 s.
     pub seal_pause: Duration,
-    /// First pause while the key service is busy (rule R3): 1 s. Each further one is twice as long.
+    /// First pause while the key service is busy (rule R3): 1 s. Each further one is twice as long, and
+    /// each is shortened at random by up to half.
     pub key_pause: Duration,
     /// Longest pause while the key service is busy (rule R3): 60 s.
     pub max_key_pause: Duration,
@@ -102,6 +103,9 @@ pub struct Timing {
     pub depth_interval: Duration,
     /// Heartbeat interval of the thread of an `AsyncHandler`: 500 ms. Shorter than `probe_interval`.
     pub pulse_interval: Duration,
+
+    /// Timing of the worker's connections to the broker.
+    pub queue: nsbridge_queue::Timing,
 }
 
 impl Default for Timing {
@@ -144,6 +148,7 @@ impl Default for Timing {
             probe_interval: s(1),
             depth_interval: s(15),
             pulse_interval: ms(500),
+            queue: nsbridge_queue::Timing::default(),
         }
     }
 }

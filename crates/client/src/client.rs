@@ -56,7 +56,7 @@ impl Client {
         let reply_queue = reply_queue(u128::from_ne_bytes(random()?));
         let link = |broker, purpose| {
             let link = ReconnectingConnection::new(broker, format!("{name} {purpose}"));
-            link.with_backoff(timing.reconnect)
+            link.with_timing(timing.queue.clone())
         };
         let consume = link(broker.clone(), "replies");
         let publish = Arc::new(Publish::new(link(broker, "requests")));

@@ -88,7 +88,7 @@ pub use nsbridge_protocol::{
     Summary, Tenant, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, TraceParent, Usage,
 };
 #[doc(no_inline)]
-pub use nsbridge_queue::{AmqpBroker, Backoff, Broker, MemoryBroker};
+pub use nsbridge_queue::{AmqpBroker, Backoff, Broker, MemoryBroker, Timing as QueueTiming};
 pub use reply::{Event, Reply};
 pub use request::Request;
 pub use resume::ResumePoint;

@@ -1,16 +1,17 @@
 //! Dispatch of frames from the reply queue to the waiting requests.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nsbridge_crypto::{ErrorHint, ReplyHead};
 use nsbridge_protocol::RequestId;
 use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header};
 use nsbridge_queue::{
     Confirmed, Consumer, Delivery, Error, Header, Message, Publisher, ReconnectingConnection,
-    Result,
+    Result, random,
 };
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep, timeout_at};
@@ -122,7 +123,7 @@ impl Router {
         let registration = Registration { id: original.head.id, number };
         let (mut pending, events) = PendingRequest::new(original, merge, deadline, sealed);
         pending.registration = number;
-        let earlier = self.pending().insert(registration.id, Box::new(pending));
+        let earlier = self.pending.lock().insert(registration.id, Box::new(pending));
         self.send(earlier.map(|mut earlier| earlier.cancel()).unwrap_or_default());
         (registration, events)
     }
@@ -133,7 +134,7 @@ impl Router {
 
     /// Returns the progress of a request; `None` if it was forgotten or registered again.
     pub(crate) fn progress(&self, registration: Registration) -> Option<Progress> {
-        let pending = self.pending();
+        let pending = self.pending.lock();
         let entry = pending.get(&registration.id);
         entry
             .filter(|entry| entry.registration == registration.number)
@@ -142,7 +143,7 @@ impl Router {
 
     /// Ends a request that its caller no longer needs, and cancels its workers.
     pub(crate) fn cancel(self: &Arc<Self>, registration: Registration) {
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         let entry = pending.get_mut(&registration.id);
         let entry = entry.filter(|entry| entry.registration == registration.number);
         let messages = entry.map(|entry| entry.cancel()).unwrap_or_default();
@@ -200,7 +201,7 @@ impl Router {
                 tracing::warn!(
                     "the reply queue was lost: requests whose replies it held may be enqueued again"
                 );
-                self.pending().values_mut().for_each(|entry| entry.disturb());
+                self.pending.lock().values_mut().for_each(|entry| entry.disturb());
             }
         }
         link.close().await;
@@ -214,7 +215,7 @@ impl Router {
         lost: &mut bool,
     ) -> Consumer {
         loop {
-            let pause = self.timing.backoff.pauses().next();
+            let pause = self.timing.backoff.pauses().next(random());
             link.connection().await;
             match Self::subscribe(link, queue, lost).await {
                 Ok(subscribed) => return subscribed,
@@ -236,9 +237,10 @@ impl Router {
                 listening = Instant::now();
             }
             looked = Instant::now();
-            forget(&mut self.pending());
+            forget(&mut self.pending.lock());
             let again: Vec<_> = self
-                .pending()
+                .pending
+                .lock()
                 .values_mut()
                 .filter_map(|entry| {
                     let (frame, number) = entry.enqueue_again(&self.timing, listening)?;
@@ -284,12 +286,12 @@ impl Router {
         mut decide: impl FnMut(Result<Confirmed>) -> Option<T>,
     ) -> Option<T> {
         let (queue, mut pauses) = (envelope.queue(), self.timing.backoff.pauses());
-        while self.pending().get(&envelope.head.id).is_some_and(|entry| !entry.is_over()) {
+        while self.pending.lock().get(&envelope.head.id).is_some_and(|entry| !entry.is_over()) {
             let answer = self.publish.confirmed("", &queue, message.clone()).await;
             if let Some(decided) = decide(answer) {
                 return Some(decided);
             }
-            sleep(pauses.next()).await;
+            sleep(pauses.next(random())).await;
         }
         None
     }
@@ -316,7 +318,7 @@ impl Router {
     /// Processes one frame and returns the control frames that answer it.
     fn accept(&self, message: &Message) -> Vec<ControlMessage> {
         let (frame, properties) = (&*message.body, &message.properties);
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         if let Some(hint) = ErrorHint::parse(frame) {
             if let Some(entry) = pending.get_mut(&hint.request) {
                 entry.hint(hint.code);
@@ -350,10 +352,6 @@ impl Router {
                 }
             }
         });
-    }
-
-    fn pending(&self) -> MutexGuard<'_, HashMap<RequestId, Box<PendingRequest>>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -37,8 +37,8 @@ pub struct Timing {
     /// Back-off between two attempts to publish a request. Its first pause is also the pause between
     /// two attempts to subscribe to the reply queue.
     pub backoff: Backoff,
-    /// Back-off between two attempts to connect to the broker.
-    pub reconnect: Backoff,
+    /// Timing of the client's connections to the broker.
+    pub queue: nsbridge_queue::Timing,
 }
 
 impl Default for Timing {
@@ -50,7 +50,7 @@ impl Default for Timing {
             check_every: Duration::from_secs(1),
             suspended: Duration::from_secs(5),
             backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(5)),
-            reconnect: Backoff::new(Duration::from_millis(100), Duration::from_secs(10)),
+            queue: nsbridge_queue::Timing::default(),
         }
     }
 }

@@ -8,9 +8,10 @@ mod listener;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use nsbridge_crypto::FileStamp;
+use parking_lot::{Mutex, RwLock};
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
@@ -132,14 +133,14 @@ impl Certificates {
     /// stays in use. Between the replacement of one file and of the other, the two do not fit: that
     /// error is gone with the next change.
     pub(crate) fn reload_if_changed(&self) -> Result<Reload, TlsError> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let now = [FileStamp::of(&self.certificate), FileStamp::of(&self.key)];
         if *seen == now {
             return Ok(Reload::Unchanged);
         }
         *seen = now;
         let pair = Arc::new(load(&self.certificate, &self.key, &self.provider)?);
-        *self.resolver.pair.write().unwrap_or_else(PoisonError::into_inner) = pair;
+        *self.resolver.pair.write() = pair;
         Ok(Reload::Taken)
     }
 }
@@ -151,7 +152,7 @@ struct Resolver {
 
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.pair.read().unwrap_or_else(PoisonError::into_inner).clone())
+        Some(self.pair.read().clone())
     }
 }
 

@@ -15,7 +15,6 @@ mod version;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use lapin::ConnectionProperties;
@@ -23,7 +22,7 @@ use lapin::uri::{AMQPScheme, AMQPUri};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::{Broker, Connection, Limits, Result};
+use crate::{Broker, Connection, Limits, Result, Timing};
 
 use address::Address;
 use connection::AmqpConnection;
@@ -31,17 +30,8 @@ use frame_filter::Bodies;
 use io::Io;
 use life::Settings;
 
-/// Time limit of a connection attempt.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Time limit of a probe that checks whether the broker listens.
-const KNOCK_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// First bytes that a client sends (AMQP 0-9-1, 4.2.2). A broker answers them.
 const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";
-
-/// Time limit of the query for the broker's version.
-const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// RabbitMQ broker, reached over AMQP 0-9-1.
 ///
@@ -63,6 +53,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct AmqpBroker {
     address: Arc<Address>,
     limits: Limits,
+    timing: Timing,
     io: Arc<Io>,
     /// True if the broker sets `x-acquired-count`; empty until that is known.
     counts_acquired: Arc<OnceLock<bool>>,
@@ -91,7 +82,14 @@ impl AmqpBroker {
     pub fn with_limits(url: &str, limits: Limits) -> Result<Self> {
         let address = Arc::new(Address::parse(url)?);
         let io = Arc::new(Io::start()?);
-        Ok(Self { address, limits, io, counts_acquired: Arc::default() })
+        let (timing, counts_acquired) = (Timing::default(), Arc::default());
+        Ok(Self { address, limits, timing, io, counts_acquired })
+    }
+
+    /// Sets the time limits of attempts and the polling intervals of connections.
+    #[must_use]
+    pub fn with_timing(self, timing: Timing) -> Self {
+        Self { timing, ..self }
     }
 
     fn properties(name: &str) -> ConnectionProperties {
@@ -108,9 +106,9 @@ impl AmqpBroker {
         if let Some(known) = self.counts_acquired.get() {
             return *known;
         }
-        let uri = self.address.uri();
+        let (uri, limit) = (self.address.uri(), self.timing.version_limit);
         let asking =
-            async move { tokio::time::timeout(ASK_TIMEOUT, version::counts_acquired(&uri)).await };
+            async move { tokio::time::timeout(limit, version::counts_acquired(&uri)).await };
         match self.io.run(asking).await {
             Ok(Ok(Ok(knows))) => *self.counts_acquired.get_or_init(|| knows),
             _ => false,
@@ -119,16 +117,17 @@ impl AmqpBroker {
 
     async fn open(&self, name: &str) -> Result<(lapin::Connection, Arc<Bodies>)> {
         let (uri, properties) = (self.address.uri(), Self::properties(name));
+        let limit = self.timing.connect_limit;
         // lapin binds itself to the runtime that it is called on, so it is called on the I/O
         // thread's runtime.
         let opening = async move {
-            tokio::time::timeout(CONNECT_TIMEOUT, frame_filter::connect(uri, properties)).await
+            tokio::time::timeout(limit, frame_filter::connect(uri, properties)).await
         };
         let opened = self.io.run(opening).await?;
         match opened {
             Ok(Ok(opened)) => Ok(opened),
             Ok(Err(error)) => Err(fault::connecting(&self.address, error)),
-            Err(_) => Err(fault::silent(&self.address, CONNECT_TIMEOUT)),
+            Err(_) => Err(fault::silent(&self.address, limit)),
         }
     }
 }
@@ -154,6 +153,7 @@ impl Broker for AmqpBroker {
         let settings = Settings {
             bodies,
             limits: self.limits,
+            timing: self.timing.clone(),
             counts_acquired: self.counts_acquired().await,
             io: Arc::clone(&self.io),
         };
@@ -161,8 +161,8 @@ impl Broker for AmqpBroker {
     }
 
     async fn listens(&self) -> bool {
-        let uri = self.address.uri();
-        let knocking = async move { tokio::time::timeout(KNOCK_TIMEOUT, knock(uri)).await };
+        let (uri, limit) = (self.address.uri(), self.timing.probe_limit);
+        let knocking = async move { tokio::time::timeout(limit, knock(uri)).await };
         matches!(self.io.run(knocking).await, Ok(Ok(Ok(()))))
     }
 }

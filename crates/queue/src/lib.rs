@@ -13,7 +13,8 @@
 //! | to publish with publisher confirms | [`Connection::publisher`], [`Publisher`], [`Confirmed`] |
 //! | to consume | [`Connection::consume`], [`Consumer`], [`Delivery`] |
 //! | the properties of a message | [`Message`], [`Properties`], [`Header`] |
-//! | pauses between retries | [`Backoff`] |
+//! | pauses between retries | [`Backoff`] and [`random`] |
+//! | other waiting times | [`Timing`] |
 //!
 //! ```
 //! use nsbridge_protocol::topology::model_queue;
@@ -39,15 +40,16 @@
 
 #[cfg(feature = "amqp")]
 mod amqp;
-mod backoff;
 mod delivery;
 mod error;
 mod limits;
 mod memory;
 mod message;
+mod random;
 mod reconnect;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod timing;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -57,13 +59,16 @@ use nsbridge_protocol::{ModelName, Revision};
 
 #[cfg(feature = "amqp")]
 pub use amqp::AmqpBroker;
-pub use backoff::{Backoff, Pauses, random_part};
 pub use delivery::{Consumer, Delivery, Settle, Subscription};
 pub use error::{Error, Result};
 pub use limits::Limits;
 pub use memory::MemoryBroker;
 pub use message::{Header, Message, Properties};
+#[doc(no_inline)]
+pub use nsbridge_protocol::{Backoff, Pauses};
+pub use random::{random, random_part};
 pub use reconnect::ReconnectingConnection;
+pub use timing::Timing;
 
 /// Broker: a server that holds queues.
 #[async_trait]

@@ -7,10 +7,11 @@ mod state;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::{Broker, Connection, Error, Limits, Result};
@@ -69,7 +70,7 @@ impl MemoryBroker {
     #[cfg(feature = "testing")]
     pub fn cut(&self, name: &str) {
         // Dropped without the lock on the list: the end of a connection takes it.
-        let links: Vec<_> = self.shared.links().values().filter_map(Weak::upgrade).collect();
+        let links: Vec<_> = self.shared.links.lock().values().filter_map(Weak::upgrade).collect();
         links.iter().filter(|link| link.name() == name).for_each(|link| link.end("it was cut"));
     }
 
@@ -126,16 +127,8 @@ impl Broker for MemoryBroker {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn links(&self) -> MutexGuard<'_, BTreeMap<u64, Weak<Link>>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn change<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let before = state.next_alarm();
         let done = work(&mut state);
         let after = state.next_alarm();
@@ -174,7 +167,7 @@ async fn keep_time(shared: Arc<Shared>, mut ended: watch::Receiver<Option<String
         tokio::pin!(earlier);
         // Registered before the alarm is read, so that no notification is missed in between.
         earlier.as_mut().enable();
-        let alarm = shared.lock().next_alarm();
+        let alarm = shared.state.lock().next_alarm();
         let due = async {
             match alarm {
                 Some(alarm) => tokio::time::sleep_until(alarm).await,

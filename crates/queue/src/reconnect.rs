@@ -2,19 +2,11 @@
 
 use std::error::Error as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
 
-use crate::backoff::{Backoff, jitter};
-use crate::{Broker, Connection, Result};
-
-/// Default back-off between two connection attempts.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
-
-/// Interval between two probes of a broker that does not listen.
-const PROBE_EVERY: Duration = Duration::from_millis(250);
+use crate::{Backoff, Broker, Connection, Result, Timing, random};
 
 /// Holder of one connection to a broker.
 ///
@@ -48,7 +40,7 @@ pub struct ReconnectingConnection {
     turn: Mutex<()>,
     /// Notifies the retrying caller of a new caller, which makes the next try due at once.
     came: Notify,
-    backoff: Backoff,
+    timing: Timing,
 }
 
 impl ReconnectingConnection {
@@ -56,13 +48,13 @@ impl ReconnectingConnection {
     /// `name`.
     pub fn new(broker: Arc<dyn Broker>, name: String) -> Self {
         let (current, turn, came) = (Mutex::new(None), Mutex::new(()), Notify::new());
-        Self { broker, name, current, turn, came, backoff: BACKOFF }
+        Self { broker, name, current, turn, came, timing: Timing::default() }
     }
 
-    /// Sets the back-off between two connection attempts; from 100 ms to 10 s if absent.
+    /// Sets the back-off between two connection attempts, and the interval of probes.
     #[must_use]
-    pub fn with_backoff(self, backoff: Backoff) -> Self {
-        Self { backoff, ..self }
+    pub fn with_timing(self, timing: Timing) -> Self {
+        Self { timing, ..self }
     }
 
     /// Returns the live connection, or opens one if there is none.
@@ -90,7 +82,7 @@ impl ReconnectingConnection {
             self.came.notify_one();
             self.turn.lock().await
         };
-        let mut pauses = self.backoff.pauses();
+        let mut pauses = self.timing.reconnect.pauses();
         loop {
             match self.try_connection().await {
                 Ok(connection) => return connection,
@@ -99,7 +91,7 @@ impl ReconnectingConnection {
                     let connection = &*self.name;
                     tracing::warn!(connection, %error, cause, "no connection, trying again");
                     tokio::select! {
-                        () = sleep(pauses.next()) => {}
+                        () = sleep(pauses.next(random())) => {}
                         () = self.came.notified() => {}
                         () = self.comes_back() => {}
                     }
@@ -115,8 +107,10 @@ impl ReconnectingConnection {
         if self.broker.listens().await {
             std::future::pending::<()>().await;
         }
+        let interval = self.timing.probe_interval;
+        let mut pauses = Backoff::new(interval, interval).pauses();
         while !self.broker.listens().await {
-            sleep(jitter(PROBE_EVERY)).await;
+            sleep(pauses.next(random())).await;
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nsbridge_handler::Buffer;
+use nsbridge_protocol::Backoff;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
@@ -14,7 +15,7 @@ use crate::chunk_writer::{ChunkWriter, Destination};
 use crate::digest::{ChunkHasher, Digest};
 use crate::error::{Fault, StoreError};
 use crate::objects::{Object, Objects, Reading};
-use crate::random::random_part;
+use crate::random::random;
 use crate::rate_limit::RateLimit;
 use crate::stats::Counts;
 
@@ -25,8 +26,8 @@ const WRONG: u32 = 3;
 /// minute would extend the patience without end.
 const PROGRESS: u64 = 64 << 10;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Back-off between two tries of a read or of a request.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// State shared by all reads of a store.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl Fetcher {
         mut writer: ChunkWriter,
     ) -> Result<ChunkWriter, StoreError> {
         let address = || objects.address(&chunk.object.path);
-        let (mut wrong, mut failures) = (0, 0);
+        let (mut wrong, mut pauses) = (0, BACKOFF.pauses());
         let mut moved = Instant::now();
         loop {
             let before = writer.received();
@@ -122,7 +123,8 @@ impl Fetcher {
                 Err(Fault::Passing(why)) => why,
             };
             if writer.received() >= before + PROGRESS {
-                (moved, failures) = (Instant::now(), 0);
+                moved = Instant::now();
+                pauses.reset();
             }
             let waited = moved.elapsed();
             if waited >= self.patience {
@@ -131,10 +133,9 @@ impl Fetcher {
             }
             self.counts.retries.add(1);
             tracing::debug!(object = address(), chunk = chunk.number, why, "reading on");
-            failures += 1;
             // The permit is held during the back-off, so an overloaded store receives fewer
             // concurrent requests.
-            sleep(pause(failures)).await;
+            sleep(pauses.next(random())).await;
         }
     }
 
@@ -147,8 +148,8 @@ impl Fetcher {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let started = Instant::now();
-        for failures in 1.. {
+        let (started, mut pauses) = (Instant::now(), BACKOFF.pauses());
+        loop {
             let why = match request().await {
                 Ok(answer) => return Ok(answer),
                 Err(Fault::Lasting(error)) => return Err(error),
@@ -161,9 +162,8 @@ impl Fetcher {
             }
             self.counts.retries.add(1);
             tracing::debug!(object = address, why, "asking again");
-            sleep(pause(failures)).await;
+            sleep(pauses.next(random())).await;
         }
-        Err(StoreError::GivenUp)
     }
 
     /// Fetches a chunk into a buffer of its own. `hasher` is the chunk's hasher if it has a digest.
@@ -184,10 +184,4 @@ impl Fetcher {
         let buffer = filling.finish().map_err(|_| StoreError::GivenUp)?;
         Ok(Bytes::from(buffer.into_vec::<u8>().map_err(|_| StoreError::GivenUp)?))
     }
-}
-
-/// Returns the delay of an exponential back-off with full jitter.
-fn pause(failures: u32) -> Duration {
-    let longest = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
-    random_part(longest)
 }

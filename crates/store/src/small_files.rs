@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nsbridge_protocol::Backoff;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::config::StoreConfig;
@@ -12,13 +13,13 @@ use crate::credentials::Credentials;
 use crate::error::{Fault, StoreError};
 use crate::location::Location;
 use crate::objects::{Folder, Objects};
-use crate::random::random_part;
+use crate::random::random;
 
 /// Time limit of one operation with all its tries.
 const LIMIT: Duration = Duration::from_secs(5);
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Back-off between two tries.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// Small files below a prefix of a bucket, or in a folder that several machines mount.
 ///
@@ -145,8 +146,7 @@ impl SmallFiles {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let limit = Instant::now() + LIMIT;
-        let mut pause = FIRST_PAUSE;
+        let (limit, mut pauses) = (Instant::now() + LIMIT, BACKOFF.pauses());
         loop {
             let why = match timeout_at(limit, call()).await {
                 Ok(Ok(done)) => return Ok(done),
@@ -154,12 +154,12 @@ impl SmallFiles {
                 Ok(Err(Fault::Passing(why))) => why,
                 Err(_) => "no answer".to_owned(),
             };
+            let pause = pauses.next(random());
             if Instant::now() + pause >= limit {
                 let object = self.0.address(path);
                 return Err(StoreError::Unreachable { object, seconds: LIMIT.as_secs(), why });
             }
-            sleep(random_part(pause)).await;
-            pause = (2 * pause).min(LONGEST_PAUSE);
+            sleep(pause).await;
         }
     }
 }

@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use hyper::Request;
+use nsbridge_protocol::{Backoff, Pauses};
+use nsbridge_queue::random;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Error, Outage, ask};
-use crate::backoff::Backoff;
 
 /// Timing of protection requests.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,8 @@ struct Timing {
     renew: Duration,
     /// Idle time before a release, so that short gaps between requests cause no calls to ECS.
     linger: Duration,
-    /// First pause after a failure. Each further pause is twice as long, up to a minute.
+    /// First pause after a failure. Each further pause is twice as long, up to a minute, and each is
+    /// shortened at random by up to half.
     pause: Duration,
 }
 
@@ -147,14 +149,14 @@ struct Plan {
     idle_since: Option<Instant>,
     /// Earliest time of the next request after a failure.
     not_before: Option<Instant>,
-    backoff: Backoff,
+    pauses: Pauses,
 }
 
 impl Plan {
     fn new(timing: Timing) -> Self {
         let (granted, idle_since, not_before) = (None, None, None);
-        let backoff = Backoff::new(timing.pause, LONGEST_PAUSE);
-        Self { timing, granted, idle_since, not_before, backoff }
+        let pauses = Backoff::new(timing.pause, LONGEST_PAUSE).pauses();
+        Self { timing, granted, idle_since, not_before, pauses }
     }
 
     /// Returns the next request, to enable or to release protection, and its time.
@@ -175,9 +177,9 @@ impl Plan {
         if done {
             self.granted = enabled.then_some(now);
             self.not_before = None;
-            self.backoff.reset();
+            self.pauses.reset();
         } else {
-            self.not_before = Some(now + self.backoff.next());
+            self.not_before = Some(now + self.pauses.next(random()));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nsbridge_queue::{Broker, Connection, Publisher, ReconnectingConnection, Result};
+use nsbridge_queue::{Connection, Publisher, ReconnectingConnection, Result};
 use parking_lot::Mutex;
 
 use crate::observability::metrics::{Metrics, Side};
@@ -27,12 +27,8 @@ struct Idle {
 }
 
 impl ChannelPool {
-    pub(crate) fn new(broker: Arc<dyn Broker>, name: String, metrics: Metrics) -> Self {
-        Self {
-            connection: ReconnectingConnection::new(broker, name),
-            metrics,
-            idle: Mutex::default(),
-        }
+    pub(crate) fn new(connection: ReconnectingConnection, metrics: Metrics) -> Self {
+        Self { connection, metrics, idle: Mutex::default() }
     }
 
     /// Returns a channel for one reply. Like any channel it may turn out to be closed when it is

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use nsbridge_queue::random_part;
+use nsbridge_protocol::{Backoff, Pauses};
+use nsbridge_queue::random;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use crate::backoff::Backoff;
 use crate::timing::Timing;
 
 /// Time before which no delivery is begun. Deliveries that have come wait in the worker.
@@ -17,13 +17,13 @@ pub(crate) struct IntakePause(Mutex<State>);
 struct State {
     until: Option<Instant>,
     /// Pauses since the key service last answered.
-    backoff: Backoff,
+    pauses: Pauses,
 }
 
 impl IntakePause {
     pub(crate) fn new(timing: &Timing) -> Self {
         let backoff = Backoff::new(timing.key_pause, timing.max_key_pause);
-        Self(Mutex::new(State { until: None, backoff }))
+        Self(Mutex::new(State { until: None, pauses: backoff.pauses() }))
     }
 
     /// Pauses for at least this long.
@@ -33,8 +33,8 @@ impl IntakePause {
         state.until = state.until.max(Some(until));
     }
 
-    /// Pauses because the key service could not answer, twice as long each time. Returns the length
-    /// of the pause.
+    /// Pauses because the key service could not answer, about twice as long each time. Returns the
+    /// length of the pause.
     pub(crate) fn back_off(&self) -> Duration {
         let now = Instant::now();
         let mut state = self.0.lock();
@@ -42,16 +42,14 @@ impl IntakePause {
         if let Some(until) = state.until.filter(|until| *until > now) {
             return until - now;
         }
-        let pause = state.backoff.next();
-        // Jitter, so that workers that were refused together do not come back together.
-        let pause = pause / 4 * 3 + random_part(pause / 4);
+        let pause = state.pauses.next(random());
         state.until = Some(now + pause);
         pause
     }
 
     /// Resets the back-off after an answer of the key service.
     pub(crate) fn reset(&self) {
-        self.0.lock().backoff.reset();
+        self.0.lock().pauses.reset();
     }
 
     /// Waits until no pause is in force.
@@ -73,8 +71,8 @@ mod tests {
     use super::IntakePause;
     use crate::timing::Timing;
 
-    fn seconds(low: f64, pause: Duration) -> bool {
-        (low * 0.75..=low).contains(&pause.as_secs_f64())
+    fn seconds(whole: f64, pause: Duration) -> bool {
+        (whole / 2.0..=whole).contains(&pause.as_secs_f64())
     }
 
     #[tokio::test(start_paused = true)]

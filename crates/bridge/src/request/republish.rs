@@ -26,7 +26,8 @@ use crate::request::in_flight::OwnedDelivery;
 /// publisher may have written anything into them.
 const KEPT: [&str; 4] = [header::MODEL, header::KEY_ID, header::EPOCH, header::TRIES];
 
-/// Pauses between tries to publish a refusal to a full reply queue.
+/// Pauses between tries to publish a refusal to a full reply queue. A list rather than a back-off: the
+/// worker gives up after these, 750 ms in all.
 const FULL_PAUSES: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 

@@ -157,10 +157,15 @@ impl WorkerBuilder {
         observability.loaded(fingerprint, revision.as_ref());
         metrics.slots(runner.slots());
         metrics.measures_of(runner.handler());
+        let connection = |purpose| {
+            let connection =
+                ReconnectingConnection::new(broker.clone(), format!("{name} {purpose}"));
+            connection.with_timing(timing.queue.clone())
+        };
         let context = WorkerContext {
             control_queue: Mutex::default(),
-            publish: ChannelPool::new(broker.clone(), format!("{name} publish"), metrics),
-            consume: ReconnectingConnection::new(broker, format!("{name} consume")),
+            publish: ChannelPool::new(connection("publish"), metrics),
+            consume: connection("consume"),
             in_flight: InFlight::default(),
             slots: Arc::new(SlotPool::new(runner.slots(), &timing)),
             consuming: Consuming::default(),

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use hyper::{StatusCode, Uri};
+use nsbridge_protocol::Backoff;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
@@ -93,23 +94,27 @@ impl Source {
         interval: Duration,
         reports: mpsc::Sender<Report>,
     ) {
-        let mut failures = 0;
+        let mut pauses = backoff(interval).pauses();
         loop {
-            let next = backoff(interval, failures + 1);
+            // Whole pauses: the screen shows them, and one process retries in step with no other.
+            let mut next = pauses.next(0);
             let report = self.report(source, Some(next)).await;
-            failures = if report.read.is_ok() { 0 } else { failures + 1 };
+            if report.read.is_ok() {
+                pauses.reset();
+                next = interval;
+            }
             if reports.send(report).await.is_err() {
                 return;
             }
-            tokio::time::sleep(backoff(interval, failures)).await;
+            tokio::time::sleep(next).await;
         }
     }
 }
 
-/// Returns the time to the next attempt: twice as long after each failure, up to a limit.
-fn backoff(interval: Duration, failures: u32) -> Duration {
-    let longer = interval.saturating_mul(1 << failures.min(10));
-    longer.min(LONGEST_BACKOFF).max(interval)
+/// Returns the back-off of a source that fails: from twice the interval to a limit, and never below
+/// the interval.
+fn backoff(interval: Duration) -> Backoff {
+    Backoff::new(interval.saturating_mul(2), LONGEST_BACKOFF.max(interval))
 }
 
 async fn page(http: &Http, uri: &Uri) -> Result<Reading> {
@@ -215,12 +220,11 @@ mod tests {
 
     #[test]
     fn the_backoff_has_a_limit() {
-        let seconds =
-            |interval, failures| backoff(Duration::from_secs(interval), failures).as_secs();
-        assert_eq!(
-            [0, 1, 2, 4, 5, 100].map(|failures| seconds(2, failures)),
-            [2, 4, 8, 30, 30, 30]
-        );
-        assert_eq!([0, 1, 9].map(|failures| seconds(60, failures)), [60, 60, 60]);
+        let seconds = |interval| {
+            let mut pauses = backoff(Duration::from_secs(interval)).pauses();
+            [0; 5].map(|random| pauses.next(random).as_secs())
+        };
+        assert_eq!(seconds(2), [4, 8, 16, 30, 30]);
+        assert_eq!(seconds(60), [60; 5]);
     }
 }

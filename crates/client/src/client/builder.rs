@@ -91,7 +91,9 @@ impl ClientBuilder {
     /// be reached now. Later losses are repaired by a reconnect.
     pub async fn connect(self) -> Result<Client> {
         let broker = match self.broker.ok_or(Error::Incomplete { what: "broker" })? {
-            Source::At(url) => Arc::new(AmqpBroker::new(&url)?),
+            Source::At(url) => {
+                Arc::new(AmqpBroker::new(&url)?.with_timing(self.timing.queue.clone()))
+            }
             Source::Given(broker) => broker,
         };
         let keys = match self.keys.ok_or(Error::Incomplete { what: "keyring" })? {

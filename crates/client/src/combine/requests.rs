@@ -1,6 +1,8 @@
 //! Requests of a flow that may still run.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::reply::Running;
@@ -33,7 +35,7 @@ impl Requests {
     pub(super) fn add(&self, running: &Running) -> Result<()> {
         let mut list = Some(self);
         while let Some(requests) = list {
-            let mut state = requests.state();
+            let mut state = requests.state.lock();
             if state.canceled {
                 return Err(Error::Closed);
             }
@@ -48,7 +50,7 @@ impl Requests {
     pub(super) fn check(&self) -> Result<()> {
         let mut list = Some(self);
         while let Some(requests) = list {
-            if requests.state().canceled {
+            if requests.state.lock().canceled {
                 return Err(Error::Closed);
             }
             list = requests.above.as_deref();
@@ -58,14 +60,10 @@ impl Requests {
 
     /// Cancels the requests that still run, and refuses others.
     pub(super) fn cancel(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.canceled = true;
         let running = std::mem::take(&mut state.running);
         drop(state);
         running.iter().for_each(Running::cancel);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Keyring, KeyringError};
 use crate::{DataKey, FileStamp, Key, KeyError, KeyProvider, RequestFrame, Scope};
@@ -71,16 +72,16 @@ impl WatchedKeyring {
 
     /// Returns the current keys, after a check of the file if the interval has passed.
     pub fn ring(&self) -> Arc<Keyring> {
-        if self.state().looked.elapsed() >= self.every {
+        if self.state.lock().looked.elapsed() >= self.every {
             self.look();
         }
-        self.state().ring.clone()
+        self.state.lock().ring.clone()
     }
 
     /// Checks the file now, and reloads it if it has changed.
     pub fn look(&self) {
         let stamp = FileStamp::of(&self.path);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.looked = Instant::now();
         if state.stamp != stamp {
             state.stamp = stamp;
@@ -91,7 +92,7 @@ impl WatchedKeyring {
     /// Reloads the file now, even if it has not changed.
     pub fn reread(&self) {
         let stamp = FileStamp::of(&self.path);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.stamp, state.looked) = (stamp, Instant::now());
         self.read(state);
     }
@@ -115,10 +116,6 @@ impl WatchedKeyring {
                 (self.tell)(Reread::Refused(&error));
             }
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,9 +4,10 @@
 //! has used at its end. All times are tokio's, so that tests can pause them.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -119,7 +120,7 @@ impl Limiter {
     /// requests go on.
     pub fn set(&self, limits: Limits) {
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         resize(&mut state.requests, limits.requests_per_minute, now);
         resize(&mut state.tokens, limits.tokens_per_minute, now);
         state.concurrent = limits.concurrent;
@@ -134,7 +135,7 @@ impl Limiter {
     /// Returns a [`Refusal`]: [`Refusal::TooLarge`] if no waiting helps, else
     /// [`Refusal::Limited`] with the time to wait.
     pub fn reserve(self: &Arc<Self>, tokens: u64) -> Result<Reservation, Refusal> {
-        let mut guard = self.state();
+        let mut guard = self.state.lock();
         let state = &mut *guard;
         state.refill(Instant::now());
         if let Some(most) = state.tokens.map(|bucket| bucket.capacity())
@@ -158,7 +159,7 @@ impl Limiter {
     /// Returns names and values of the response headers that tell the state of the limits, in the
     /// form of OpenAI. A limit that the key does not have has no headers.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.refill(Instant::now());
         let (requests, tokens) = (state.requests, state.tokens);
         drop(state);
@@ -178,11 +179,7 @@ impl Limiter {
 
     /// Returns the number of requests that are processed now.
     pub fn running(&self) -> u64 {
-        self.state().running
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().running
     }
 }
 
@@ -244,7 +241,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut state = self.limiter.state();
+        let mut state = self.limiter.state.lock();
         state.running = state.running.saturating_sub(1);
         let used = self.settled.unwrap_or(0);
         if let Some(bucket) = &mut state.tokens {

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use nsbridge_crypto::FileStamp;
+use parking_lot::{Mutex, RwLock};
 
 use super::file::{self, AccessError};
 use super::{Entry, Table};
@@ -46,7 +47,7 @@ impl AccessFile {
     /// in use.
     pub fn reload_if_changed(&self) -> Result<Reload, AccessError> {
         // Held during the read, so that of two calls the later one does not lose to the earlier.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let now = FileStamp::of(&self.path);
         if *seen == now {
             return Ok(Reload::Unchanged);
@@ -63,7 +64,7 @@ impl AccessFile {
 
     fn take(&self, entries: Vec<Entry>) {
         let table = Arc::new(Table::of(entries, Some(&*self.table())));
-        let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.table.write();
         let old = std::mem::replace(&mut *current, table);
         drop(current);
         // Freed outside of the lock: a table may be large.
@@ -71,7 +72,7 @@ impl AccessFile {
     }
 
     pub(super) fn table(&self) -> Arc<Table> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.table.read().clone()
     }
 }
 

@@ -9,7 +9,8 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use nsbridge_protocol::Uuid;
+use nsbridge_protocol::{Backoff, Uuid};
+use nsbridge_queue::random;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -24,8 +25,8 @@ use crate::state::App;
 use crate::store::Kind;
 use crate::{chat, completions, embeddings, moderations, responses};
 
-/// Pauses between the tries of a line: the first one, and the longest.
-const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// Back-off between two tries of a line.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Line of an output file or of an error file.
 #[derive(Serialize)]
@@ -174,7 +175,7 @@ pub(super) async fn run(
     drop((line, room));
     let (id, stored, tokens) = (batch.id, outcome.stored(), outcome.tokens().output);
     let stored: Arc<[u8]> = stored.into();
-    let [mut pause, longest] = PAUSES;
+    let mut pauses = BACKOFF.pauses();
     loop {
         let stored = stored.clone();
         let kept = archive.with_store(move |store| {
@@ -183,8 +184,7 @@ pub(super) async fn run(
         if kept.await.is_ok() {
             break;
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(longest);
+        sleep(pauses.next(random())).await;
     }
     app.runs.forget_line(&named);
     let count = if outcome.is_ok { &batch.completed } else { &batch.failed };
@@ -200,7 +200,7 @@ async fn answer(
     request: &LineRequest,
     line: &runs::Line,
 ) -> Answer {
-    let [mut pause, longest] = PAUSES;
+    let mut pauses = BACKOFF.pauses();
     loop {
         let response = match asked(app, archive, record, request, line).await {
             Ok(response) => response,
@@ -212,8 +212,7 @@ async fn answer(
         };
         let code = error.map(ApiError::code).unwrap_or_default();
         tracing::debug!(code, "a line of a batch has to wait");
-        sleep(after.max(pause)).await;
-        pause = (pause * 2).min(longest);
+        sleep(after.max(pauses.next(random()))).await;
     }
 }
 

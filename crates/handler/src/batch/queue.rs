@@ -1,9 +1,9 @@
 //! Queue of the requests that wait for the model's thread.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -12,6 +12,7 @@ use crate::{Emitter, Error, Result};
 
 /// Queue with at most one entry per call: a call that ends removes its request.
 pub(super) struct Queue<I, O> {
+    /// A panic under this lock leaves no partial state.
     state: Mutex<State<I, O>>,
     /// Notified when the thread has something to do.
     changed: Condvar,
@@ -101,7 +102,7 @@ impl<I, O: Serialize> Queue<I, O> {
 
     /// Closes the queue: waiting and later requests receive an error. The first reason stays.
     pub(super) fn end(&self, why: &str) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.over.get_or_insert_with(|| why.to_owned());
         let left = (std::mem::take(&mut state.waiting), state.warm_up.take());
         drop(state);
@@ -111,7 +112,7 @@ impl<I, O: Serialize> Queue<I, O> {
 
     /// Returns the reason why the model runs no more batches, if it has stopped.
     pub(super) fn over(&self) -> Option<String> {
-        self.state().over.clone()
+        self.state.lock().over.clone()
     }
 
     /// Returns that reason as the error of a call.
@@ -121,7 +122,7 @@ impl<I, O: Serialize> Queue<I, O> {
 
     /// Waits until a batch starts: it is full, or its oldest request has waited long enough.
     pub(super) fn next(&self, limits: Limits) -> Work<I, O> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if state.over.is_some() {
                 return Work::End;
@@ -133,32 +134,24 @@ impl<I, O: Serialize> Queue<I, O> {
             // count.
             state.waiting.retain(|waiting| !waiting.call.is_over());
             let waited = state.waiting.front().map(|oldest| oldest.since.elapsed());
-            state = match waited.map(|waited| limits.max_batch_delay.saturating_sub(waited)) {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            match waited.map(|waited| limits.max_batch_delay.saturating_sub(waited)) {
+                None => self.changed.wait(&mut state),
                 Some(left) if left.is_zero() || state.waiting.len() >= limits.batch_size => {
                     return state.take(limits.batch_size);
                 }
                 Some(left) => {
-                    let waited = self.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    self.changed.wait_for(&mut state, left);
                 }
-            };
+            }
         }
     }
 
     fn open(&self) -> Result<MutexGuard<'_, State<I, O>>> {
-        let state = self.state();
+        let state = self.state.lock();
         match &state.over {
             Some(why) => Err(Error::fatal(why.clone())),
             None => Ok(state),
         }
-    }
-}
-
-impl<I, O> Queue<I, O> {
-    fn state(&self) -> MutexGuard<'_, State<I, O>> {
-        // Code that may panic here leaves no partial state.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -179,7 +172,7 @@ impl<I, O> Default for Queue<I, O> {
 
 impl<I, O> Drop for Place<'_, I, O> {
     fn drop(&mut self) {
-        let mut state = self.queue.state();
+        let mut state = self.queue.state.lock();
         let found = state.waiting.iter().position(|waiting| waiting.number == self.number);
         let left = found.and_then(|at| state.waiting.remove(at));
         drop(state);

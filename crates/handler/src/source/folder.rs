@@ -8,7 +8,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::{Extent, FileEntry, Source, Stream, belongs_to, check_range};
 use crate::{Buffer, Error, Result};
@@ -125,7 +126,7 @@ impl Source for Folder {
 
 impl Stream for Reads {
     fn take(&self, extent: usize) -> Result<Buffer> {
-        let taken = self.extents.lock().unwrap_or_else(PoisonError::into_inner)[extent].take();
+        let taken = self.extents.lock()[extent].take();
         let Extent { file, range, align } =
             taken.ok_or_else(|| Error::fatal("a part of the model was taken twice"))?;
         let (filling, segments) = Buffer::filled_by(length(&range)?, align, &[])?;

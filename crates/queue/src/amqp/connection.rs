@@ -17,15 +17,7 @@ use super::publisher::AmqpPublisher;
 use super::{consumer, fault, topology};
 use crate::{Connection, Consumer, Depth, Error, Publisher, Result};
 
-/// Polling interval for the connection's state.
-///
-/// lapin's events report errors, but not every orderly end.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
 const GOODBYE: u16 = 200;
-
-/// Time limit of the closing handshake.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connection whose sockets and heartbeats are served by the broker's I/O thread.
 pub(super) struct AmqpConnection {
@@ -39,7 +31,8 @@ impl AmqpConnection {
     pub(super) fn new(inner: lapin::Connection, settings: Settings) -> Self {
         let inner = Arc::new(inner);
         let (ended, _) = watch::channel(None);
-        settings.io.spawn(watch_over(Arc::clone(&inner), ended.clone()));
+        let poll = settings.timing.connection_poll;
+        settings.io.spawn(watch_over(Arc::clone(&inner), ended.clone(), poll));
         Self { inner, settings, ended }
     }
 
@@ -64,13 +57,17 @@ impl AmqpConnection {
 /// Waits for the end of the connection and records the reason.
 ///
 /// A channel's error is also reported as an event, so the connection's own state decides.
-async fn watch_over(connection: Arc<lapin::Connection>, ended: watch::Sender<Option<String>>) {
+async fn watch_over(
+    connection: Arc<lapin::Connection>,
+    ended: watch::Sender<Option<String>>,
+    poll: Duration,
+) {
     let mut events = Box::pin(connection.events_listener());
     let status = connection.status().clone();
     drop(connection);
     let mut reason = None;
     loop {
-        let event = tokio::time::timeout(LOOK_EVERY, events.next()).await;
+        let event = tokio::time::timeout(poll, events.next()).await;
         match &event {
             Ok(Some(Event::Error(error))) => reason = Some(error.to_string()),
             Ok(Some(Event::ConnectionBlocked(why))) => {
@@ -186,7 +183,7 @@ impl Connection for AmqpConnection {
 
     async fn close(&self) {
         let closing = self.inner.close(GOODBYE, "bye".into());
-        match tokio::time::timeout(CLOSE_TIMEOUT, closing).await {
+        match tokio::time::timeout(self.settings.timing.close_limit, closing).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "the connection was gone before its close"),
             Err(_) => tracing::debug!("the broker did not answer the close"),

@@ -19,9 +19,6 @@ use super::life::{Life, Settings};
 use super::{convert, fault};
 use crate::{Consumer, Delivery, Error, Result, Settle, Subscription};
 
-/// Polling interval for a channel without a consumer, because no event reports its closing.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-
 /// Subscribes to `queue` on `channel`, paused unless it `flows`.
 ///
 /// A prefetch of 0, which means "no limit" in AMQP, is treated as 1.
@@ -46,7 +43,8 @@ pub(super) async fn subscribe(
         io: Arc::clone(&settings.io),
     };
     let (orders, orders_come) = mpsc::channel(1);
-    let forward = Forward { queue: queue.to_owned(), held, sender, orders: orders_come };
+    let (queue, poll) = (queue.to_owned(), settings.timing.channel_poll);
+    let forward = Forward { queue, held, sender, orders: orders_come, poll };
     settings.io.spawn(forward.run(stream));
     Ok(Consumer::new(receiver, Control { orders, life }))
 }
@@ -117,6 +115,8 @@ struct Forward {
     held: Held,
     sender: mpsc::Sender<Delivery>,
     orders: mpsc::Receiver<Order>,
+    /// Polling interval of the channel while there is no stream.
+    poll: Duration,
 }
 
 impl Forward {
@@ -136,7 +136,7 @@ impl Forward {
                         return;
                     }
                 }
-                () = closed(&self.held.channel), if stream.is_none() => return,
+                () = closed(&self.held.channel, self.poll), if stream.is_none() => return,
                 next = next(&mut stream) => {
                     let Some(Ok(message)) = next else { return };
                     if self.sender.send(self.held.delivery(message)).await.is_err() {
@@ -183,9 +183,9 @@ impl Forward {
 }
 
 /// Waits until a channel is closed. While there is a stream, the stream reports that.
-async fn closed(channel: &Channel) {
+async fn closed(channel: &Channel, poll: Duration) {
     while channel.status().connected() {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(poll).await;
     }
 }
 
@@ -272,5 +272,39 @@ impl Settle for Tag {
                 tracing::debug!(%error, "a delivery went back with its channel");
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use nsbridge_protocol::topology::reply_queue;
+    use tokio::sync::watch;
+    use tokio::time::timeout;
+
+    use super::super::topology::declare_reply_queue;
+    use super::{Life, Settings, subscribe};
+    use crate::{AmqpBroker, Timing, random};
+
+    #[tokio::test]
+    async fn a_paused_subscription_ends_with_its_channel() {
+        let timing = Timing { channel_poll: Duration::from_millis(10), ..Timing::default() };
+        let broker = AmqpBroker::new(&nsbridge_testkit::amqp_url()).unwrap().with_timing(timing);
+        let (connection, bodies) = broker.open("paused").await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        let queue = reply_queue(u128::from(random()));
+        declare_reply_queue(&channel, &queue, &broker.limits).await.unwrap();
+
+        let io = Arc::clone(&broker.io);
+        let (limits, timing) = (broker.limits, broker.timing.clone());
+        let settings = Settings { bodies, limits, timing, counts_acquired: false, io };
+        let (_lives, ended) = watch::channel(None);
+        let life = Life::new(ended);
+        let paused = subscribe(&settings, life, channel.clone(), &queue, 1, false).await;
+        channel.close(200, "closed by a test".into()).await.unwrap();
+        let ended = timeout(Duration::from_secs(10), paused.unwrap().recv()).await;
+        assert!(ended.expect("the subscription goes on").is_none());
     }
 }

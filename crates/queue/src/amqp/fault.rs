@@ -20,7 +20,7 @@ pub(super) fn connecting(address: &Address, error: lapin::Error) -> Error {
 
 /// Creates the error of a connection attempt without an answer.
 pub(super) fn silent(address: &Address, waited: Duration) -> Error {
-    let source = format!("no answer within {} seconds", waited.as_secs());
+    let source = format!("no answer within {} seconds", waited.as_secs_f64());
     Error::Unreachable { address: address.to_string(), source: source.into() }
 }
 

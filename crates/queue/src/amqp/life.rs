@@ -6,13 +6,14 @@ use tokio::sync::watch;
 
 use super::frame_filter::Bodies;
 use super::io::Io;
-use crate::{Error, Limits, Result};
+use crate::{Error, Limits, Result, Timing};
 
 /// Settings that a connection takes over from its broker.
 pub(super) struct Settings {
     /// Body size limits of the connection's channels.
     pub(super) bodies: Arc<Bodies>,
     pub(super) limits: Limits,
+    pub(super) timing: Timing,
     /// True if the broker sets `x-acquired-count`.
     pub(super) counts_acquired: bool,
     pub(super) io: Arc<Io>,

@@ -1,11 +1,12 @@
 //! Connection to the memory broker, and everything that ends with it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use nsbridge_protocol::{ModelName, Revision};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use super::Shared;
@@ -30,7 +31,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn open(shared: &Arc<Shared>, name: &str) -> Arc<Self> {
         let (ended, _) = watch::channel(None);
-        let id = shared.lock().next_id();
+        let id = shared.state.lock().next_id();
         let link = Arc::new(Self {
             shared: Arc::clone(shared),
             id,
@@ -38,7 +39,7 @@ impl Link {
             ended,
             undeliverable: Mutex::default(),
         });
-        shared.links().insert(id, Arc::downgrade(&link));
+        shared.links.lock().insert(id, Arc::downgrade(&link));
         link
     }
 
@@ -54,7 +55,7 @@ impl Link {
             first
         });
         if first {
-            self.shared.links().remove(&self.id);
+            self.shared.links.lock().remove(&self.id);
             self.shared.change(|state| state.disconnect(self.id));
         }
     }
@@ -79,8 +80,7 @@ impl Link {
 
     /// Drops deliveries that could not be handed over, which requeues them.
     fn clear(&self) {
-        let undeliverable =
-            std::mem::take(&mut *self.undeliverable.lock().unwrap_or_else(PoisonError::into_inner));
+        let undeliverable = std::mem::take(&mut *self.undeliverable.lock());
         drop(undeliverable);
     }
 }
@@ -95,7 +95,7 @@ impl Peer for Link {
     }
 
     fn drop_later(&self, delivery: Delivery) {
-        self.undeliverable.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
+        self.undeliverable.lock().push(delivery);
     }
 }
 

@@ -9,7 +9,7 @@ use nsbridge_protocol::{ModelName, topology};
 use crate::{Broker, Confirmed, Connection, Consumer, Delivery, Message, Publisher};
 
 /// Time limit for a message that must arrive.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Time without a message after which none is assumed to arrive.
 const SILENCE: Duration = Duration::from_millis(400);

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use nsbridge_queue::{AmqpBroker, Broker, Error, Limits};
+use nsbridge_queue::{AmqpBroker, Broker, Error, Limits, Timing};
 use nsbridge_testkit::{Proxy, amqp_url};
 
 /// Starts a proxy in front of RabbitMQ; returns it with the broker's address through it.
@@ -21,16 +21,16 @@ fn reply_queue() -> String {
     nsbridge_protocol::topology::reply_queue(now.as_nanos())
 }
 
-/// Blocks the only thread of the caller's runtime.
+/// Blocks the only thread of the caller's runtime, for longer than the broker waits for a heartbeat.
 #[tokio::test(flavor = "current_thread")]
 async fn a_caller_that_blocks_its_runtime_keeps_its_connection() {
-    let broker = AmqpBroker::new(&format!("{}?heartbeat=2", amqp_url())).unwrap();
+    let broker = AmqpBroker::new(&format!("{}?heartbeat=1", amqp_url())).unwrap();
     let connection = broker.connect("blocked caller").await.unwrap();
     let queue = reply_queue();
     connection.declare_reply_queue(&queue).await.unwrap();
 
     let blocked = Instant::now();
-    while blocked.elapsed() < Duration::from_secs(6) {
+    while blocked.elapsed() < Duration::from_secs(4) {
         std::thread::sleep(Duration::from_millis(100));
     }
 
@@ -159,4 +159,52 @@ async fn an_open_port_without_a_broker_behind_it_does_not_listen() {
     assert!(!broker.listens().await, "it hung up");
     proxy.join().unwrap();
     assert!(!broker.listens().await, "nothing is there");
+}
+
+/// Time limit under test.
+const SHORT: Duration = Duration::from_millis(200);
+
+/// Time after which a test gives up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Opens a port that takes connections and never answers.
+fn silent() -> (std::net::TcpListener, String) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("amqp://guest:guest@{}/%2f", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+#[tokio::test]
+async fn an_attempt_to_connect_to_a_silent_port_has_a_time_limit() {
+    let (_listener, url) = silent();
+    let mut timing = Timing::default();
+    timing.connect_limit = SHORT;
+    let broker = AmqpBroker::new(&url).unwrap().with_timing(timing);
+    let attempt = tokio::time::timeout(PATIENCE, broker.connect("silent")).await;
+    let error = attempt.expect("the limit of a connection attempt").unwrap_err();
+    let cause = std::error::Error::source(&error).map(ToString::to_string);
+    assert_eq!(cause.as_deref(), Some("no answer within 0.2 seconds"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_probe_of_a_silent_port_has_a_time_limit() {
+    let (_listener, url) = silent();
+    let mut timing = Timing::default();
+    timing.probe_limit = SHORT;
+    let broker = AmqpBroker::new(&url).unwrap().with_timing(timing);
+    let listens = tokio::time::timeout(PATIENCE, broker.listens()).await;
+    assert_eq!(listens, Ok(false));
+}
+
+#[tokio::test]
+async fn a_close_that_the_broker_does_not_answer_has_a_time_limit() {
+    let (proxy, url) = proxied();
+    let mut timing = Timing::default();
+    timing.close_limit = SHORT;
+    let broker = AmqpBroker::new(&url).unwrap().with_timing(timing);
+    let connection = broker.connect("frozen").await.unwrap();
+    proxy.freeze();
+    let closed = tokio::time::timeout(PATIENCE, connection.close()).await;
+    assert!(closed.is_ok(), "the limit of a closing handshake");
+    connection.lost().await;
 }

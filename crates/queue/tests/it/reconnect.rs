@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nsbridge_queue::{Broker, Connection, MemoryBroker, ReconnectingConnection, Result};
+use nsbridge_queue::{
+    Backoff, Broker, Connection, MemoryBroker, ReconnectingConnection, Result, Timing,
+};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -63,4 +65,23 @@ async fn a_broker_that_listens_again_is_tried_at_once() {
     sleep(Duration::from_secs(60)).await;
     broker.accept();
     timeout(Duration::from_millis(300), waiting).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn back_off_and_probes_have_the_given_timing() {
+    let (inner, tries) = (MemoryBroker::new(), Arc::new(AtomicUsize::new(0)));
+    let broker = Counting { inner: inner.clone(), tries: tries.clone() };
+    let second = Duration::from_secs(1);
+    let mut timing = Timing::default();
+    timing.reconnect = Backoff::new(second, second);
+    timing.probe_interval = Duration::from_millis(10);
+    let link = ReconnectingConnection::new(Arc::new(broker), "worker".to_owned());
+    let link = link.with_timing(timing);
+    inner.refuse();
+    let waiting = tokio::spawn(async move { link.connection().await });
+    sleep(Duration::from_secs(30)).await;
+    let tried = tries.load(Ordering::Relaxed);
+    assert!((30..=60).contains(&tried), "pauses of 0.5 to 1 s: {tried} tries");
+    inner.accept();
+    timeout(Duration::from_millis(20), waiting).await.unwrap().unwrap();
 }

@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Cleanup guard: removes the created files and folders on drop unless they are kept.
 ///
@@ -35,13 +36,13 @@ impl Made {
 
     /// Keeps all files and folders.
     pub(super) fn keep(self) {
-        *self.0.paths() = Paths { over: true, ..Paths::default() };
+        *self.0.0.lock() = Paths { over: true, ..Paths::default() };
     }
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
-        let mut paths = self.0.paths();
+        let mut paths = self.0.0.lock();
         paths.over = true;
         // Errors are ignored. A folder with files of another process is not empty and stays.
         for file in paths.files.drain(..) {
@@ -90,15 +91,11 @@ impl Making {
     }
 
     fn going_on(&self) -> Result<MutexGuard<'_, Paths>> {
-        let paths = self.paths();
+        let paths = self.0.lock();
         if paths.over {
             bail!("the command was stopped");
         }
         Ok(paths)
-    }
-
-    fn paths(&self) -> MutexGuard<'_, Paths> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -69,7 +69,7 @@ fn the_oldest_request_decides_when_a_batch_has_waited_long_enough() {
     let _callers = [join(&queue, 1), join(&queue, 2)];
     let delay = Duration::from_secs(120);
     // Simulates a first request that arrived `delay` earlier.
-    queue.state().waiting[0].since -= delay;
+    queue.state.lock().waiting[0].since -= delay;
     assert_eq!(next(&queue, limits(8, delay)), Some(vec![1, 2]));
 }
 
@@ -95,7 +95,8 @@ fn a_call_that_ends_takes_its_request_along() {
     let callers = [1, 2, 3].map(|input| join(&queue, input));
     let [_first, second, _third] = callers;
     drop(second.place);
-    let left: Vec<_> = queue.state().waiting.iter().map(|waiting| waiting.item.input).collect();
+    let left: Vec<_> =
+        queue.state.lock().waiting.iter().map(|waiting| waiting.item.input).collect();
     assert_eq!(left, [1, 3]);
 }
 

@@ -1,9 +1,9 @@
 //! Body size limits of a connection, and the sizes of dropped bodies.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nsbridge_protocol::topology;
+use parking_lot::Mutex;
 
 /// Maximum number of dropped bodies remembered per channel: a consumer's prefetch has 16 bits.
 const MOST_REMEMBERED: usize = 1 << 16;
@@ -25,12 +25,12 @@ struct Channel {
 impl Bodies {
     /// Sets the maximum size in bytes of bodies delivered on this channel from now on.
     pub(crate) fn limit(&self, channel: u16, limit: u64) {
-        self.channels().insert(channel, Channel { limit, dropped: BTreeMap::new() });
+        self.0.lock().insert(channel, Channel { limit, dropped: BTreeMap::new() });
     }
 
     /// Removes a channel whose subscription has ended.
     pub(crate) fn forget(&self, channel: u16) {
-        self.channels().remove(&channel);
+        self.0.lock().remove(&channel);
     }
 
     /// Returns true if a body of this size must be dropped, and remembers its size for the
@@ -38,7 +38,7 @@ impl Bodies {
     ///
     /// On a channel without a subscription, the limit is the largest message of the protocol.
     pub(super) fn drops(&self, channel: u16, tag: Option<u64>, size: u64) -> bool {
-        let mut channels = self.channels();
+        let mut channels = self.0.lock();
         let Some(channel) = channels.get_mut(&channel) else {
             return size > topology::LARGEST_BODY as u64;
         };
@@ -55,10 +55,6 @@ impl Bodies {
 
     /// Removes and returns the size of this delivery's dropped body, if one was dropped.
     pub(crate) fn take(&self, channel: u16, tag: u64) -> Option<u64> {
-        self.channels().get_mut(&channel)?.dropped.remove(&tag)
-    }
-
-    fn channels(&self) -> MutexGuard<'_, HashMap<u16, Channel>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().get_mut(&channel)?.dropped.remove(&tag)
     }
 }
