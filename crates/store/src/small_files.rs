@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+#[cfg(feature = "s3")]
+use nsbridge_aws::Credentials;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::config::StoreConfig;
-#[cfg(feature = "s3")]
-use crate::credentials::Credentials;
 use crate::error::{Fault, StoreError};
 use crate::location::Location;
 use crate::objects::{Folder, Objects};

@@ -12,27 +12,24 @@ use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
-    RequestChecksumCalculation, ResponseChecksumValidation, StalledStreamProtectionConfig,
+    Region, RequestChecksumCalculation, ResponseChecksumValidation, StalledStreamProtectionConfig,
 };
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::operation::get_object::GetObjectOutput;
 use aws_smithy_types::byte_stream::ByteStream;
-use aws_types::SdkConfig;
-use aws_types::region::Region;
 use bytes::{Bytes, BytesMut};
+use nsbridge_aws::{Credentials, SdkConfig};
 use tokio::time::timeout;
 
 use self::direct_read::{BodySlot, DirectReadConnector};
 use super::{Object, Objects, Reading, unusable};
 use crate::chunk_writer::ChunkWriter;
 use crate::config::{StoreConfig, is_private, plaintext};
-use crate::credentials::Credentials;
 use crate::error::{Fault, StoreError};
 
 /// Time limit for the start of a response, after which the request is retried.
@@ -74,30 +71,13 @@ pub(crate) async fn connect(
     credentials: Option<&Credentials>,
 ) -> Result<Client, StoreError> {
     let (region, endpoint) = (config.region.as_deref(), config.endpoint_url.as_deref());
-    let mut sdk = crate::aws::sdk_config(region, endpoint).await;
-    if let Some(own) = credentials {
-        sdk = with_credentials(sdk, own);
-    }
-    match crate::aws::endpoint(&sdk, "S3") {
+    let sdk = nsbridge_aws::sdk_config(region, endpoint, credentials).await;
+    match nsbridge_aws::endpoint(&sdk, "S3") {
         Some(url) if !config.allow_plaintext && !is_private(&url) => {
             Err(StoreError::Refused(plaintext(&url)))
         }
         _ => client(&sdk, config.path_style),
     }
-}
-
-/// Replaces the credentials of a configuration.
-fn with_credentials(config: SdkConfig, own: &Credentials) -> SdkConfig {
-    let Credentials { access_key, secret_key, session_token } = own;
-    let keys = aws_credential_types::Credentials::new(
-        access_key,
-        secret_key,
-        session_token.clone(),
-        None,
-        "nsbridge-store",
-    );
-    let keys = SharedCredentialsProvider::new(keys);
-    config.into_builder().credentials_provider(keys).build()
 }
 
 /// Creates an S3 client that does not retry: the store decides what is retried and for how long.
@@ -118,7 +98,7 @@ fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Client, StoreE
             return Err(StoreError::Refused(what.to_owned()));
         }
     }
-    let others = config.http_client().unwrap_or_else(crate::aws::http_client);
+    let others = config.http_client().unwrap_or_else(nsbridge_aws::http_client);
     let connector = DirectReadConnector::new(others).map_err(|source| {
         let what = "read this machine's root certificates".to_owned();
         StoreError::System { what, source }
