@@ -148,15 +148,15 @@ impl SmallFiles {
         let limit = Instant::now() + LIMIT;
         let mut pause = FIRST_PAUSE;
         loop {
-            let why = match timeout_at(limit, call()).await {
+            let failure = match timeout_at(limit, call()).await {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(Fault::Lasting(error))) => return Err(error),
-                Ok(Err(Fault::Passing(why))) => why,
-                Err(_) => "no answer".to_owned(),
+                Ok(Err(Fault::Passing(failure))) => failure,
+                Err(_) => "no answer".into(),
             };
             if Instant::now() + pause >= limit {
                 let object = self.0.address(path);
-                return Err(StoreError::Unreachable { object, seconds: LIMIT.as_secs(), why });
+                return Err(StoreError::unreachable(object, LIMIT.as_secs(), failure));
             }
             sleep(random_part(pause)).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
