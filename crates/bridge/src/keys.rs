@@ -8,8 +8,6 @@ use std::time::Duration;
 use nsbridge_crypto::{ByProvider, Entry, KeyProvider, Keyring, Reread, State, WatchedKeyring};
 use nsbridge_handler::chain;
 use nsbridge_protocol::KeyId;
-#[cfg(feature = "kms")]
-use nsbridge_store::is_private;
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -58,19 +56,15 @@ async fn kms(config: &KeysConfig) -> Result<Option<Arc<dyn KeyProvider>>, Error>
     if kms_keys.is_empty() {
         return Ok(None);
     }
-    let aws = nsbridge_store::aws::sdk_config(region.as_deref(), endpoint_url.as_deref()).await;
-    // The provider refuses each call to such an address. Reported here, it costs no request.
-    if let Some(url) = nsbridge_store::aws::endpoint(&aws, "KMS")
-        && !is_private(&url)
-    {
-        let what = format!(
-            "AWS KMS at {url} would be reached without TLS, and data keys would cross the network as \
-             they are: set an https:// address (AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_KMS or the \
-             profile set this one)"
-        );
-        return Err(ConfigError::new(what).into());
+    let mut provider = nsbridge_crypto::KmsProvider::builder(kms_keys.clone());
+    if let Some(region) = region {
+        provider = provider.region(region);
     }
-    Ok(Some(Arc::new(nsbridge_crypto::KmsProvider::new(&aws, kms_keys.clone()))))
+    if let Some(url) = endpoint_url {
+        provider = provider.endpoint_url(url);
+    }
+    let provider = provider.build().await;
+    Ok(Some(Arc::new(provider.map_err(|error| ConfigError::new(error.to_string()))?)))
 }
 
 #[cfg(not(feature = "kms"))]

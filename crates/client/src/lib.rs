@@ -34,6 +34,7 @@
 //! | pieces of a type of your own | an implementation of [`ReplayKey`] |
 //! | requests in steps, with one deadline and one seed | [`combine::Flow`] |
 //! | to continue a request of another process | [`Client::reattach`] with a [`ResumePoint`] |
+//! | data keys of AWS KMS in place of a keyring | `KmsProvider`, with the feature `kms` |
 //! | tests without a server | [`MemoryBroker`] |
 //! | other waiting times | [`Timing`] |
 //!
@@ -61,6 +62,31 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! With the feature `kms`, AWS KMS generates the keys, and the client holds no keyring. The region
+//! and the credentials come from where AWS's own tools look, unless the builder sets them:
+//!
+//! ```no_run
+//! # #[cfg(feature = "kms")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//!
+//! use nsbridge_client::{Client, KmsProvider};
+//!
+//! let keys = KmsProvider::builder(["alias/nsbridge".parse()?]).build().await?;
+//! let client =
+//!     Client::builder().amqp("amqp://localhost").keys(Arc::new(keys)).connect().await?;
+//! # drop(client);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "kms"))]
+//! # fn main() {}
+//! ```
+//!
+//! # Features
+//!
+//! - `kms`: data keys from AWS KMS.
 
 mod client;
 pub mod combine;
@@ -78,6 +104,9 @@ mod timing;
 
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, Result};
+#[cfg(feature = "kms")]
+#[doc(no_inline)]
+pub use nsbridge_crypto::{AwsCredentials, KmsError, KmsProvider, KmsProviderBuilder};
 #[doc(no_inline)]
 pub use nsbridge_crypto::{ByProvider, Key, KeyError, KeyProvider, Keyring, KeyringError};
 #[doc(no_inline)]

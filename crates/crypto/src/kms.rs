@@ -6,6 +6,7 @@
 //! The worker takes the context from the header that it opens. A key generated for one tenant
 //! therefore opens no request that claims another tenant.
 
+mod builder;
 mod cache;
 mod endpoint;
 mod service;
@@ -14,14 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use aws_types::SdkConfig;
 use nsbridge_protocol::KeyId;
 use sha2::{Digest, Sha256};
 
 use crate::key::Provider;
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope};
 use cache::Cache;
-use service::{Aws, Service};
+use service::Service;
+
+pub use builder::{KmsError, KmsProviderBuilder};
 
 /// Lifetime of a cached data key, on both ends.
 ///
@@ -44,6 +46,21 @@ const MOST: usize = 1024;
 /// Only the KMS keys on the list are used; a request that names another one is denied without a
 /// call. [`KeyError::Busy`] stands for every failure that is not caused by the request: KMS
 /// throttles, is unreachable or broken, or this process has no valid credentials.
+///
+/// ```
+/// use nsbridge_crypto::{KmsError, KmsProvider};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let builder = KmsProvider::builder(["alias/nsbridge".parse()?]).region("eu-central-1");
+/// // Credentials come from the environment, the profile, or the task's or the instance's role.
+/// let provider = builder.clone().build().await?;
+///
+/// let exposed = builder.endpoint_url("http://kms.example").build().await;
+/// assert!(matches!(exposed, Err(KmsError::NoTls { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct KmsProvider {
     /// Allowed KMS keys. The first one seals.
@@ -54,11 +71,11 @@ pub struct KmsProvider {
 }
 
 impl KmsProvider {
-    /// Creates a provider for these KMS keys: ARNs or aliases, with the same spelling on both ends.
+    /// Returns a builder for these KMS keys: ARNs or aliases, with the same spelling on both ends.
     ///
     /// Clients seal with the first key; workers open with any. With an empty list nothing opens.
-    pub fn new(config: &SdkConfig, keys: Vec<KeyId>) -> Self {
-        Self::of(Arc::new(Aws::new(config)), keys)
+    pub fn builder(keys: impl IntoIterator<Item = KeyId>) -> KmsProviderBuilder {
+        KmsProviderBuilder::new(keys.into_iter().collect())
     }
 
     fn of(service: Arc<dyn Service>, keys: Vec<KeyId>) -> Self {

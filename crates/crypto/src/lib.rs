@@ -77,7 +77,9 @@ pub use hint::ErrorHint;
 pub use key::{DataKey, Key, Provider, Salt};
 pub use keyring::{Entry, Keyring, KeyringError, Reread, State, WatchedKeyring};
 #[cfg(feature = "kms")]
-pub use kms::KmsProvider;
+pub use kms::{KmsError, KmsProvider, KmsProviderBuilder};
+#[cfg(feature = "kms")]
+pub use nsbridge_aws::Credentials as AwsCredentials;
 pub use pad::ContentType;
 pub use provider::{ByProvider, KeyError, KeyProvider, Scope};
 pub use reply::{Opened, Read, ReplyHead, ReplyKind, ReplyOpener, ReplySealer};

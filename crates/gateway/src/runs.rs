@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nsbridge_client::{ModelName, TextInput, TraceParent};
+use nsbridge_handler::chain;
 use nsbridge_protocol::{RequestId, Uuid};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -252,7 +253,7 @@ impl Runs {
             let Some(shared) = shared else { return Ok(()) };
             let stored = shared.await.map_err(|_| not_stored())?;
             stored.map_err(|error| {
-                tracing::error!(%error, "a request cannot be shared");
+                tracing::error!(error = chain(&error), "a request cannot be shared");
                 not_stored()
             })
         }

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::{StreamExt, stream};
 use nsbridge_client::{RequestId, Summary};
 use nsbridge_crypto::{AtRest, Key};
+use nsbridge_handler::chain;
 use nsbridge_protocol::Fingerprint;
 use nsbridge_store::{Location, SmallFiles, StoreError};
 use serde::{Deserialize, Serialize};
@@ -206,7 +207,7 @@ impl Shared {
         let shared = self.clone();
         self.writes.spawn(async move {
             if let Err(error) = shared.write(file, &state).await {
-                tracing::warn!(%error, "a part of a reply is not shared");
+                tracing::warn!(error = chain(&error), "a part of a reply is not shared");
             }
         });
     }
@@ -278,7 +279,8 @@ impl Shared {
             let mut deleted = true;
             for name in names {
                 if let Err(error) = shared.files.remove(&name).await {
-                    tracing::warn!(%error, "a reply cannot be deleted from the shared store");
+                    let error = chain(&error);
+                    tracing::warn!(error, "a reply cannot be deleted from the shared store");
                     deleted = false;
                 }
             }

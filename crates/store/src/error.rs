@@ -2,7 +2,10 @@
 
 use std::io;
 
-/// Error of the model store: one sentence that names the object and the remedy.
+use nsbridge_handler::Cause;
+
+/// Error of the model store: one sentence that names the object and the remedy. Its source, if there
+/// is one, has the details.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -48,6 +51,8 @@ pub enum StoreError {
         seconds: u64,
         /// Last failure.
         why: String,
+        /// Error behind the last failure, unless the store itself noticed it.
+        source: Option<Cause>,
     },
     /// The object was found but is invalid.
     #[error("{object} cannot be used: {why}")]
@@ -56,6 +61,8 @@ pub enum StoreError {
         object: String,
         /// Reason.
         why: String,
+        /// Error behind the reason, unless the store itself noticed it.
+        source: Option<Cause>,
     },
     /// This machine's disk, memory or threads failed.
     #[error("could not {what}")]
@@ -74,8 +81,14 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(crate) fn unusable(object: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::Unusable { object: object.into(), why: why.into() }
+    pub(crate) fn unusable(object: impl Into<String>, reason: impl Into<Failure>) -> Self {
+        let Failure { why, source } = reason.into();
+        Self::Unusable { object: object.into(), why, source }
+    }
+
+    pub(crate) fn unreachable(object: String, seconds: u64, last: Failure) -> Self {
+        let Failure { why, source } = last;
+        Self::Unreachable { object, seconds, why, source }
     }
 
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
@@ -87,17 +100,21 @@ impl StoreError {
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// Transient failure: a retry may succeed.
-    Passing(String),
+    Passing(Failure),
     /// Permanent failure.
     Lasting(StoreError),
 }
 
 impl Fault {
+    pub(crate) fn passing(failure: impl Into<Failure>) -> Self {
+        Self::Passing(failure.into())
+    }
+
     /// Converts the failure to an error where there is no retry.
     pub(crate) fn lasting(self, object: &str) -> StoreError {
         match self {
             Self::Lasting(error) => error,
-            Self::Passing(why) => StoreError::unusable(object, why),
+            Self::Passing(failure) => StoreError::unusable(object, failure),
         }
     }
 }
@@ -105,5 +122,43 @@ impl Fault {
 impl From<StoreError> for Fault {
     fn from(error: StoreError) -> Self {
         Self::Lasting(error)
+    }
+}
+
+/// Reason of a failure, for a sentence that names the object, and the error behind it.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub(crate) struct Failure {
+    why: String,
+    source: Option<Cause>,
+}
+
+impl Failure {
+    pub(crate) fn new(why: impl Into<String>, source: impl Into<Cause>) -> Self {
+        Self { why: why.into(), source: Some(source.into()) }
+    }
+
+    /// Returns the failure to make or fill a buffer.
+    pub(crate) fn of_buffer(error: nsbridge_handler::Error) -> Self {
+        use nsbridge_handler::Error;
+
+        match error {
+            Error::Failed(cause) | Error::Retry(cause) | Error::Fatal(cause) => {
+                Self::new("its bytes cannot be held in memory", cause)
+            }
+            other => other.to_string().into(),
+        }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self { why, source: None }
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(why: &str) -> Self {
+        why.to_owned().into()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nsbridge_handler::Buffer;
+use nsbridge_handler::{Buffer, chain};
 use nsbridge_protocol::Backoff;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::cache::Cache;
 use crate::chunk_writer::{ChunkWriter, Destination};
 use crate::digest::{ChunkHasher, Digest};
-use crate::error::{Fault, StoreError};
+use crate::error::{Failure, Fault, StoreError};
 use crate::objects::{Object, Objects, Reading};
 use crate::random::random;
 use crate::rate_limit::RateLimit;
@@ -100,7 +100,7 @@ impl Fetcher {
             let done;
             (writer, done) = objects.read(&chunk.object, rest, writer, how).await;
             self.counts.from_store.add(writer.received() - before);
-            let why = match done {
+            let failure = match done {
                 Ok(()) if writer.digest() == chunk.digest => return Ok(writer),
                 Ok(()) => {
                     wrong += 1;
@@ -117,10 +117,10 @@ impl Fetcher {
                     );
                     writer.rewind();
                     moved = Instant::now();
-                    "the chunk came damaged".to_owned()
+                    "the chunk came damaged".into()
                 }
                 Err(Fault::Lasting(error)) => return Err(error),
-                Err(Fault::Passing(why)) => why,
+                Err(Fault::Passing(failure)) => failure,
             };
             if writer.received() >= before + PROGRESS {
                 moved = Instant::now();
@@ -128,10 +128,10 @@ impl Fetcher {
             }
             let waited = moved.elapsed();
             if waited >= self.patience {
-                let seconds = waited.as_secs();
-                return Err(StoreError::Unreachable { object: address(), seconds, why });
+                return Err(StoreError::unreachable(address(), waited.as_secs(), failure));
             }
             self.counts.retries.add(1);
+            let why = chain(&failure);
             tracing::debug!(object = address(), chunk = chunk.number, why, "reading on");
             // The permit is held during the back-off, so an overloaded store receives fewer
             // concurrent requests.
@@ -150,18 +150,18 @@ impl Fetcher {
     {
         let (started, mut pauses) = (Instant::now(), BACKOFF.pauses());
         loop {
-            let why = match request().await {
+            let failure = match request().await {
                 Ok(answer) => return Ok(answer),
                 Err(Fault::Lasting(error)) => return Err(error),
-                Err(Fault::Passing(why)) => why,
+                Err(Fault::Passing(failure)) => failure,
             };
             let waited = started.elapsed();
             if waited >= self.patience {
-                let (object, seconds) = (address.to_owned(), waited.as_secs());
-                return Err(StoreError::Unreachable { object, seconds, why });
+                let seconds = waited.as_secs();
+                return Err(StoreError::unreachable(address.to_owned(), seconds, failure));
             }
             self.counts.retries.add(1);
-            tracing::debug!(object = address, why, "asking again");
+            tracing::debug!(object = address, why = chain(&failure), "asking again");
             sleep(pauses.next(random())).await;
         }
     }
@@ -173,10 +173,12 @@ impl Fetcher {
         chunk: &Chunk,
         hasher: Option<ChunkHasher>,
     ) -> Result<Bytes, StoreError> {
-        let out_of = |what: &str| StoreError::unusable(objects.address(&chunk.object.path), what);
+        let out_of = |error| {
+            let address = objects.address(&chunk.object.path);
+            StoreError::unusable(address, Failure::of_buffer(error))
+        };
         let len = usize::try_from(chunk.range.end - chunk.range.start).unwrap_or(usize::MAX);
-        let (filling, segments) =
-            Buffer::filled_by(len, 1, &[]).map_err(|error| out_of(&error.to_string()))?;
+        let (filling, segments) = Buffer::filled_by(len, 1, &[]).map_err(out_of)?;
         let writer =
             ChunkWriter::new(segments.into_iter().map(Destination::Into).collect(), hasher);
         let _permit = self.gate.acquire().await.map_err(|_| StoreError::GivenUp)?;

@@ -36,17 +36,11 @@
 //! # Features
 //!
 //! - `s3` (default): buckets of S3 and of services that speak its protocol.
-//! - `aws`: configuration of clients for AWS, whichever service they are for.
 
-#[cfg(feature = "aws")]
-#[doc(hidden)]
-pub mod aws;
 mod cache;
 mod chunk_writer;
 mod config;
 mod contents;
-#[cfg(feature = "s3")]
-mod credentials;
 mod digest;
 mod error;
 mod fetch;
@@ -65,11 +59,11 @@ mod verify;
 mod versions;
 
 pub use config::{StoreConfig, is_private};
-#[cfg(feature = "s3")]
-pub use credentials::Credentials;
 pub use error::StoreError;
 pub use location::{CURRENT, Location};
 pub use manifest::{CHUNK_BYTES, MANIFEST, Manifest, ManifestFile};
+#[cfg(feature = "s3")]
+pub use nsbridge_aws::Credentials;
 pub use small_files::SmallFiles;
 pub use stats::{Count, Counts};
 pub use store::{Opened, Store, Wanted};

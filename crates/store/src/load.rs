@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use nsbridge_handler::buffer::{Filling, Segment};
 use nsbridge_handler::source::Stream;
-use nsbridge_handler::{Buffer, Error, Result, chain};
+use nsbridge_handler::{Buffer, Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
@@ -22,7 +22,7 @@ pub(crate) use self::plan::Plan;
 use self::plan::Stretch;
 use crate::chunk_writer::{ChunkWriter, Destination};
 use crate::contents::Contents;
-use crate::error::StoreError;
+use crate::error::{Failure, StoreError};
 use crate::fetch::Chunk;
 
 /// Running load. Dropping it ends the load.
@@ -114,7 +114,7 @@ impl Stream for Load {
         let mut asked = false;
         loop {
             if let Some(error) = &state.failed {
-                return Err(Error::fatal(nsbridge_handler::Cause::from(said(error))));
+                return Err(Error::fatal(error.clone()));
             }
             match &mut state.extents[extent] {
                 place @ Progress::Ready(_) => {
@@ -293,7 +293,7 @@ async fn dispatch(shared: Arc<Shared>, ended: CancellationToken) {
         match next {
             Err(error) => {
                 let place = shared.contents.place();
-                return shared.fail(StoreError::unusable(place, error.to_string()));
+                return shared.fail(StoreError::unusable(place, Failure::of_buffer(error)));
             }
             Ok(None) => {
                 drop(permit);
@@ -323,9 +323,4 @@ async fn fetch(
     drop(permit);
     shared.finish(index, fetched);
     duty.done();
-}
-
-/// Formats an error for several readers.
-fn said(error: &Arc<StoreError>) -> String {
-    chain(&**error)
 }

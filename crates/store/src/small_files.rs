@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+#[cfg(feature = "s3")]
+use nsbridge_aws::Credentials;
 use nsbridge_protocol::Backoff;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::config::StoreConfig;
-#[cfg(feature = "s3")]
-use crate::credentials::Credentials;
 use crate::error::{Fault, StoreError};
 use crate::location::Location;
 use crate::objects::{Folder, Objects};
@@ -148,16 +148,16 @@ impl SmallFiles {
     {
         let (limit, mut pauses) = (Instant::now() + LIMIT, BACKOFF.pauses());
         loop {
-            let why = match timeout_at(limit, call()).await {
+            let failure = match timeout_at(limit, call()).await {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(Fault::Lasting(error))) => return Err(error),
-                Ok(Err(Fault::Passing(why))) => why,
-                Err(_) => "no answer".to_owned(),
+                Ok(Err(Fault::Passing(failure))) => failure,
+                Err(_) => "no answer".into(),
             };
             let pause = pauses.next(random());
             if Instant::now() + pause >= limit {
                 let object = self.0.address(path);
-                return Err(StoreError::Unreachable { object, seconds: LIMIT.as_secs(), why });
+                return Err(StoreError::unreachable(object, LIMIT.as_secs(), failure));
             }
             sleep(pause).await;
         }

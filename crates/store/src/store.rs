@@ -7,6 +7,8 @@ mod resolve;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "s3")]
+use nsbridge_aws::Credentials;
 use nsbridge_handler::Model;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
@@ -17,8 +19,6 @@ pub use self::push::{Push, Pushed, Pushing};
 use crate::cache::Cache;
 use crate::config::StoreConfig;
 use crate::contents::Contents;
-#[cfg(feature = "s3")]
-use crate::credentials::Credentials;
 use crate::error::StoreError;
 use crate::fetch::Fetcher;
 use crate::location::Location;

@@ -5,13 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use aws_credential_types::Credentials;
-use aws_credential_types::provider::SharedCredentialsProvider;
-use aws_smithy_http_client::Builder;
-use aws_types::SdkConfig;
-use aws_types::region::Region;
 use nsbridge_crypto::{
-    ByProvider, Entry, Key, KeyProvider, Keyring, KmsProvider, Reread, State, WatchedKeyring,
+    AwsCredentials, ByProvider, Entry, Key, KeyProvider, Keyring, KmsProvider, Reread, State,
+    WatchedKeyring,
 };
 use nsbridge_handler::Models;
 use nsbridge_protocol::topology::{dead_queue, header, model_queue};
@@ -65,16 +61,12 @@ impl Kms {
         Self { server: server.await.unwrap(), asked }
     }
 
-    fn keys(&self) -> Arc<dyn KeyProvider> {
-        let credentials = Credentials::new("test", "test", None, None, "a test");
-        let config = SdkConfig::builder()
-            .behavior_version(aws_config::BehaviorVersion::latest())
-            .credentials_provider(SharedCredentialsProvider::new(credentials))
-            .region(Region::new("eu-central-1"))
+    async fn keys(&self) -> Arc<dyn KeyProvider> {
+        let provider = KmsProvider::builder([ALIAS.parse().unwrap()])
+            .region("eu-central-1")
             .endpoint_url(self.server.url(""))
-            .http_client(Builder::new().build_http())
-            .build();
-        Arc::new(KmsProvider::new(&config, vec![ALIAS.parse().unwrap()]))
+            .credentials(AwsCredentials::new("test", "test"));
+        Arc::new(provider.build().await.unwrap())
     }
 }
 
@@ -105,8 +97,8 @@ async fn r3_while_kms_throttles_requests_wait_and_then_run_once(broker: Arc<dyn 
     // The AWS client retries each request once by itself, so each attempt makes two calls.
     let kms = Kms::start(|n| (n < 6).then_some("ThrottlingException")).await;
     let setup = Setup::new().unwrap();
-    let _worker = worker(&setup, broker.clone(), kms.keys()).await;
-    let client = client(broker.clone(), kms.keys()).await;
+    let _worker = worker(&setup, broker.clone(), kms.keys().await).await;
+    let client = client(broker.clone(), kms.keys().await).await;
     let seeds: Vec<u64> = (0..5).map(|_| fresh_seed()).collect();
     let mut replies = Vec::new();
     for seed in &seeds {
@@ -136,8 +128,8 @@ async fn take(broker: &Arc<dyn Broker>, queue: &str) -> Delivery {
 async fn r3_a_request_that_waits_for_kms_bears_no_blame(broker: Arc<dyn Broker>) {
     let kms = Kms::start(|_| Some("KMSInternalException")).await;
     let setup = Setup::new().unwrap();
-    let client = client(broker.clone(), kms.keys()).await;
-    let first = worker(&setup, broker.clone(), kms.keys()).await;
+    let client = client(broker.clone(), kms.keys().await).await;
+    let first = worker(&setup, broker.clone(), kms.keys().await).await;
     let _reply = submit(&client, &setup, 7).await;
     let pauses = || value(&setup, "nsbridge_key_pauses_total", "");
     until("two pauses", async || pauses() >= 2.0).await;
@@ -155,8 +147,8 @@ async fn r3_a_request_that_waits_for_kms_bears_no_blame(broker: Arc<dyn Broker>)
 async fn r2_a_request_that_kms_denies_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let kms = Kms::start(|n| (n == 0).then_some("AccessDeniedException")).await;
     let setup = Setup::new().unwrap();
-    let _worker = worker(&setup, broker.clone(), kms.keys()).await;
-    let client = client(broker.clone(), kms.keys()).await;
+    let _worker = worker(&setup, broker.clone(), kms.keys().await).await;
+    let client = client(broker.clone(), kms.keys().await).await;
     let seed = fresh_seed();
     let mut denied = submit(&client, &setup, seed).await;
     assert_eq!(denied.next().await.unwrap().unwrap(), Event::Hint(ErrorCode::KeyDenied));
@@ -172,9 +164,9 @@ async fn a_worker_opens_with_a_keyring_and_with_kms(broker: Arc<dyn Broker>) {
     let kms = Kms::start(|_| None).await;
     let setup = Setup::new().unwrap();
     let keyring: Arc<dyn KeyProvider> = setup.keys.clone();
-    let both = ByProvider::new(Some(keyring.clone()), Some(kms.keys()));
+    let both = ByProvider::new(Some(keyring.clone()), Some(kms.keys().await));
     let _worker = worker(&setup, broker.clone(), Arc::new(both)).await;
-    for keys in [keyring, kms.keys()] {
+    for keys in [keyring, kms.keys().await] {
         let client = client(broker.clone(), keys).await;
         let reply = submit(&client, &setup, 7).await;
         assert_eq!(reply.collect().await.unwrap().0, said(7, 3));

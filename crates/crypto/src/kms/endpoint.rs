@@ -58,7 +58,7 @@ fn origin(uri: &str) -> &str {
     &uri[..from + length]
 }
 
-fn is_private(uri: &str) -> bool {
+pub(super) fn is_private(uri: &str) -> bool {
     let Some((scheme, authority)) = origin(uri).split_once("://") else { return false };
     if scheme.eq_ignore_ascii_case("https") {
         return true;

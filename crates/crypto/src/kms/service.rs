@@ -11,7 +11,7 @@ use aws_sdk_kms::config::timeout::TimeoutConfig;
 use aws_sdk_kms::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_kms::primitives::Blob;
 use aws_sdk_kms::types::DataKeySpec;
-use aws_types::SdkConfig;
+use nsbridge_aws::SdkConfig;
 use nsbridge_protocol::KeyId;
 use zeroize::Zeroizing;
 

@@ -1,11 +1,14 @@
 //! Tests of the calls to KMS: key, number and encryption context.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use nsbridge_aws::Credentials;
 use nsbridge_protocol::{KeyId, RequestId};
+use nsbridge_testkit::http::{Answer, Server};
 
-use super::service::Service;
+use super::service::{Aws, Service};
 use super::{KEPT_FOR, KmsProvider};
 use crate::key::Provider;
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, RequestHead, Scope};
@@ -138,4 +141,28 @@ async fn a_keyrings_request_is_another_providers() {
     assert_eq!(refused, Err(KeyError::OtherProvider));
     let (_, empty) = provider(&[]);
     assert_eq!(empty.data_key(&scope("acme")).await.unwrap_err(), KeyError::OtherProvider);
+}
+
+/// `127.1` leads to this machine but is not recognized as loopback, so nothing is sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn m4_an_endpoint_without_tls_is_not_asked() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&asked);
+    let server = Server::start(move |_| {
+        seen.fetch_add(1, Ordering::Relaxed);
+        Answer::new(400, "{\"__type\":\"DisabledException\"}")
+    });
+    let url = server.await.unwrap().url("").replace("127.0.0.1", "127.1");
+    let keys = Credentials::new("test", "test");
+    let aws =
+        Aws::new(&nsbridge_aws::sdk_config(Some("eu-central-1"), Some(&url), Some(&keys)).await);
+    let id = "alias/a".parse().unwrap();
+    let made = aws.generate(&id, &scope("acme")).await.unwrap_err();
+    let opened = aws.decrypt(&id, &[7; 100], &scope("acme")).await.unwrap_err();
+    for error in [made, opened] {
+        let KeyError::Busy { why } = &error else { panic!("{error:?}") };
+        let told = why.contains(&url) && why.contains("has no TLS");
+        assert!(told && why.contains("AWS_ENDPOINT_URL_KMS"), "{why}");
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "a call went out");
 }

@@ -6,30 +6,27 @@
 mod answers;
 mod moto;
 
-use aws_credential_types::Credentials;
-use aws_credential_types::provider::SharedCredentialsProvider;
-use aws_smithy_http_client::Builder;
-use aws_types::SdkConfig;
-use aws_types::region::Region;
-use nsbridge_crypto::{DataKey, KmsProvider, RequestFrame, RequestHead, Scope};
+use nsbridge_crypto::{
+    AwsCredentials, DataKey, KmsProvider, KmsProviderBuilder, RequestFrame, RequestHead, Scope,
+};
 use nsbridge_protocol::RequestId;
 
 /// Alias of a KMS key, which the fake server does not check.
 const ALIAS: &str = "alias/nsbridge";
 
-fn config(url: &str) -> SdkConfig {
-    let credentials = Credentials::new("test", "test", None, None, "a test");
-    SdkConfig::builder()
-        .behavior_version(aws_sdk_kms::config::BehaviorVersion::latest())
-        .credentials_provider(SharedCredentialsProvider::new(credentials))
-        .region(Region::new("eu-central-1"))
-        .endpoint_url(url)
-        .http_client(Builder::new().build_http())
-        .build()
+const REGION: &str = "eu-central-1";
+
+fn credentials() -> AwsCredentials {
+    AwsCredentials::new("test", "test")
 }
 
-fn provider(url: &str, key: &str) -> KmsProvider {
-    KmsProvider::new(&config(url), vec![key.parse().unwrap()])
+fn builder(url: &str, key: &str) -> KmsProviderBuilder {
+    let builder = KmsProvider::builder([key.parse().unwrap()]);
+    builder.region(REGION).endpoint_url(url).credentials(credentials())
+}
+
+async fn provider(url: &str, key: &str) -> KmsProvider {
+    builder(url, key).build().await.unwrap()
 }
 
 fn scope(tenant: &str) -> Scope {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use nsbridge_handler::chain;
 use nsbridge_protocol::RequestId;
 use nsbridge_store::StoreError;
 use tokio::time::{Instant, interval, timeout};
@@ -102,7 +103,8 @@ impl Runs {
         let found = match shared.get(entry.record.id).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "a reply of the last process cannot be looked up");
+                let error = chain(&error);
+                tracing::warn!(error, "a reply of the last process cannot be looked up");
                 None
             }
         };
@@ -167,7 +169,10 @@ impl Runs {
                 let canceled = |entry: &&Arc<Entry>| canceled.contains(&entry.record.id);
                 mine.iter().filter(canceled).for_each(|entry| entry.run.cancel());
             }
-            Err(error) => tracing::warn!(%error, "cancels of other replicas cannot be read"),
+            Err(error) => {
+                let error = chain(&error);
+                tracing::warn!(error, "cancels of other replicas cannot be read");
+            }
         }
     }
 
@@ -197,13 +202,13 @@ impl Runs {
 
 fn warn(done: std::result::Result<(), StoreError>, what: &str) {
     if let Err(error) = done {
-        tracing::warn!(%error, "{what}");
+        tracing::warn!(error = chain(&error), "{what}");
     }
 }
 
 /// Error of a request that needs the shared store while it cannot be reached.
 fn away(error: &StoreError) -> ApiError {
-    tracing::error!(%error, "the shared store cannot be reached");
+    tracing::error!(error = chain(error), "the shared store cannot be reached");
     let message = "the replies of other replicas cannot be read";
     ApiError::unavailable(message, Duration::from_secs(5)).coded("store_unavailable")
 }

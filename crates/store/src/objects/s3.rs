@@ -12,28 +12,26 @@ use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::{
-    RequestChecksumCalculation, ResponseChecksumValidation, StalledStreamProtectionConfig,
+    Region, RequestChecksumCalculation, ResponseChecksumValidation, StalledStreamProtectionConfig,
 };
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::operation::get_object::GetObjectOutput;
 use aws_smithy_types::byte_stream::ByteStream;
-use aws_types::SdkConfig;
-use aws_types::region::Region;
 use bytes::{Bytes, BytesMut};
+use nsbridge_aws::{Credentials, SdkConfig};
+use nsbridge_handler::Cause;
 use tokio::time::timeout;
 
 use self::direct_read::{BodySlot, DirectReadConnector};
 use super::{Object, Objects, Reading, unusable};
 use crate::chunk_writer::ChunkWriter;
 use crate::config::{StoreConfig, is_private, plaintext};
-use crate::credentials::Credentials;
-use crate::error::{Fault, StoreError};
+use crate::error::{Failure, Fault, StoreError};
 
 /// Time limit for the start of a response, after which the request is retried.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -74,30 +72,13 @@ pub(crate) async fn connect(
     credentials: Option<&Credentials>,
 ) -> Result<Client, StoreError> {
     let (region, endpoint) = (config.region.as_deref(), config.endpoint_url.as_deref());
-    let mut sdk = crate::aws::sdk_config(region, endpoint).await;
-    if let Some(own) = credentials {
-        sdk = with_credentials(sdk, own);
-    }
-    match crate::aws::endpoint(&sdk, "S3") {
+    let sdk = nsbridge_aws::sdk_config(region, endpoint, credentials).await;
+    match nsbridge_aws::endpoint(&sdk, "S3") {
         Some(url) if !config.allow_plaintext && !is_private(&url) => {
             Err(StoreError::Refused(plaintext(&url)))
         }
         _ => client(&sdk, config.path_style),
     }
-}
-
-/// Replaces the credentials of a configuration.
-fn with_credentials(config: SdkConfig, own: &Credentials) -> SdkConfig {
-    let Credentials { access_key, secret_key, session_token } = own;
-    let keys = aws_credential_types::Credentials::new(
-        access_key,
-        secret_key,
-        session_token.clone(),
-        None,
-        "nsbridge-store",
-    );
-    let keys = SharedCredentialsProvider::new(keys);
-    config.into_builder().credentials_provider(keys).build()
 }
 
 /// Creates an S3 client that does not retry: the store decides what is retried and for how long.
@@ -118,7 +99,7 @@ fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Client, StoreE
             return Err(StoreError::Refused(what.to_owned()));
         }
     }
-    let others = config.http_client().unwrap_or_else(crate::aws::http_client);
+    let others = config.http_client().unwrap_or_else(nsbridge_aws::http_client);
     let connector = DirectReadConnector::new(others).map_err(|source| {
         let what = "read this machine's root certificates".to_owned();
         StoreError::System { what, source }
@@ -179,8 +160,8 @@ impl S3 {
         request: impl Future<Output = Result<T, SdkError<E, R>>> + Send,
     ) -> impl Future<Output = Result<T, Fault>> + Send
     where
-        E: ProvideErrorMetadata + fmt::Debug + std::error::Error + 'static,
-        R: HasStatus + fmt::Debug + 'static,
+        E: ProvideErrorMetadata + fmt::Debug + std::error::Error + Send + Sync + 'static,
+        R: HasStatus + fmt::Debug + Send + Sync + 'static,
     {
         self.send(0, path, request)
     }
@@ -193,16 +174,16 @@ impl S3 {
         request: impl Future<Output = Result<T, SdkError<E, R>>> + Send,
     ) -> impl Future<Output = Result<T, Fault>> + Send
     where
-        E: ProvideErrorMetadata + fmt::Debug + std::error::Error + 'static,
-        R: HasStatus + fmt::Debug + 'static,
+        E: ProvideErrorMetadata + fmt::Debug + std::error::Error + Send + Sync + 'static,
+        R: HasStatus + fmt::Debug + Send + Sync + 'static,
     {
         let within = ANSWER + Duration::from_secs(bytes / SLOWEST_UPLOAD);
         // The SDK's futures take tens of kilobytes.
         let request = Box::pin(request);
         async move {
             match timeout(within, request).await {
-                Ok(answered) => answered.map_err(|error| fault(self.address(path), &error)),
-                Err(_) => Err(Fault::Passing(format!("no answer within {} s", within.as_secs()))),
+                Ok(answered) => answered.map_err(|error| fault(self.address(path), error)),
+                Err(_) => Err(Fault::passing(format!("no answer within {} s", within.as_secs()))),
             }
         }
     }
@@ -227,10 +208,9 @@ impl S3 {
             .mutate_request(move |request| request.add_extension(carried.clone()));
         let answer = self.ask(&object.path, request.send()).await?;
         Self::check_range(object, &range, &answer)?;
-        let passing = |why: &str| Fault::Passing(why.to_owned());
-        let mut body = slot.take().ok_or_else(|| passing("the answer has no body"))?;
+        let mut body = slot.take().ok_or_else(|| Fault::passing("the answer has no body"))?;
         if body.left() != Some(range.end - range.start) {
-            return Err(passing("the body has another length than was asked for"));
+            return Err(Fault::passing("the body has another length than was asked for"));
         }
         while !writer.is_full() {
             match timeout(how.stall, body.read(writer.room())).await {
@@ -239,12 +219,12 @@ impl S3 {
                     how.rate_limit.wait(count).await;
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Err(passing("the body ended early"));
+                    return Err(Fault::passing("the body ended early"));
                 }
-                Ok(Err(error)) => return Err(Fault::Passing(chain(&error))),
+                Ok(Err(error)) => return Err(broken_off(error)),
                 Err(_) => {
                     let seconds = how.stall.as_secs_f32();
-                    return Err(Fault::Passing(format!("no byte for {seconds} s")));
+                    return Err(Fault::passing(format!("no byte for {seconds} s")));
                 }
             }
         }
@@ -259,7 +239,7 @@ impl S3 {
     ) -> Result<(), Fault> {
         let other = |etag: &String| answer.e_tag().is_some_and(|given| given != etag);
         if object.etag.as_ref().is_some_and(other) {
-            return Err(Fault::Passing("another version of the object was given".to_owned()));
+            return Err(Fault::passing("another version of the object was given"));
         }
         let expected = format!("bytes {}-{}/{}", range.start, range.end - 1, object.size);
         let whole = *range == (0..object.size);
@@ -267,8 +247,8 @@ impl S3 {
         match answer.content_range() {
             Some(given) if *given == expected => Ok(()),
             None if whole && length == Some(object.size) => Ok(()),
-            Some(given) => Err(Fault::Passing(format!("asked for {expected}, given {given:?}"))),
-            None => Err(Fault::Passing("the range was ignored".to_owned())),
+            Some(given) => Err(Fault::passing(format!("asked for {expected}, given {given:?}"))),
+            None => Err(Fault::passing("the range was ignored")),
         }
     }
 }
@@ -313,11 +293,10 @@ impl Objects for S3 {
             other => other?,
         };
         let mut bytes = BytesMut::new();
-        while let Some(frame) = timeout(ANSWER, answer.body.next())
-            .await
-            .map_err(|_| Fault::Passing("no byte came".to_owned()))?
+        while let Some(frame) =
+            timeout(ANSWER, answer.body.next()).await.map_err(|_| Fault::passing("no byte came"))?
         {
-            bytes.extend(frame.map_err(|error| Fault::Passing(chain(&error)))?);
+            bytes.extend(frame.map_err(broken_off)?);
             if bytes.len() as u64 > most {
                 let why = format!("it has more than {most} bytes");
                 return Err(unusable(self.address(path), &why));
@@ -385,21 +364,28 @@ impl HasStatus for aws_smithy_runtime_api::client::orchestrator::HttpResponse {
 }
 
 /// Classifies an error of the SDK as permanent or retryable.
-fn fault<E, R>(object: String, error: &SdkError<E, R>) -> Fault
+fn fault<E, R>(object: String, error: SdkError<E, R>) -> Fault
 where
-    E: ProvideErrorMetadata + fmt::Debug + std::error::Error + 'static,
-    R: HasStatus + fmt::Debug + 'static,
+    E: ProvideErrorMetadata + fmt::Debug + std::error::Error + Send + Sync + 'static,
+    R: HasStatus + fmt::Debug + Send + Sync + 'static,
 {
-    let SdkError::ServiceError(answer) = error else {
-        if no_credentials(error) {
+    let SdkError::ServiceError(answer) = &error else {
+        if no_credentials(&error) {
             let what = "no AWS credentials were found: a task or instance has a role, a person a profile \
                         or AWS_ACCESS_KEY_ID";
             return StoreError::Refused(what.to_owned()).into();
         }
-        if matches!(error, SdkError::ConstructionFailure(_)) {
-            return StoreError::unusable(object, chain(error)).into();
-        }
-        return Fault::Passing(chain(error));
+        let why = match &error {
+            SdkError::ConstructionFailure(_) => {
+                let failure = Failure::new("the request cannot be made", error);
+                return StoreError::unusable(object, failure).into();
+            }
+            SdkError::TimeoutError(_) => "no answer in time",
+            SdkError::DispatchFailure(failure) if failure.is_timeout() => "no answer in time",
+            SdkError::ResponseError(_) => "the answer cannot be read",
+            _ => "the store cannot be asked",
+        };
+        return Fault::Passing(Failure::new(why, error));
     };
     let status = answer.raw().status();
     let code = answer.err().code().unwrap_or(match status {
@@ -412,7 +398,7 @@ where
         (404, _) | (_, "NoSuchKey") => StoreError::Missing { object }.into(),
         (412 | 416, _) => StoreError::Changed { object }.into(),
         // These succeed with fresh credentials if the old ones had expired.
-        (_, code) if PASSING.contains(&code) => Fault::Passing(format!("{status} {code}")),
+        (_, code) if PASSING.contains(&code) => Fault::passing(format!("{status} {code}")),
         (401 | 403, _) => StoreError::Denied { object, code: code.to_owned() }.into(),
         (301, _) | (_, "PermanentRedirect" | "AuthorizationHeaderMalformed") => {
             let why = "the bucket is in another region: set `region`, --region or AWS_REGION";
@@ -421,7 +407,7 @@ where
         (501, _) => {
             StoreError::unusable(object, format!("the store cannot do this ({code})")).into()
         }
-        (408 | 429 | 500.., _) => Fault::Passing(format!("{status} {code}")),
+        (408 | 429 | 500.., _) => Fault::passing(format!("{status} {code}")),
         _ => StoreError::unusable(object, format!("the store says {status} {code}")).into(),
     }
 }
@@ -434,6 +420,7 @@ fn no_credentials(error: &(dyn std::error::Error + 'static)) -> bool {
     })
 }
 
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    nsbridge_handler::chain(error)
+/// Returns the failure of a body that broke off.
+fn broken_off(error: impl Into<Cause>) -> Fault {
+    Fault::Passing(Failure::new("the body broke off", error))
 }

@@ -10,7 +10,7 @@ use crate::tree::{none, root};
 /// Returns the layer of a crate by its folder; a crate imports only lower layers.
 fn layer(folder: &str) -> Option<u8> {
     Some(match folder {
-        "crates/protocol" | "crates/kernels" | "crates/config" => 0,
+        "crates/protocol" | "crates/kernels" | "crates/config" | "crates/aws" => 0,
         "crates/crypto" | "crates/queue" | "crates/handler" => 1,
         "crates/checkpoint" | "crates/client" | "crates/telemetry" => 2,
         "crates/store" => 3,

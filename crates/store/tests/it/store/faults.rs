@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nsbridge_checkpoint::{Checkpoint, Order};
-use nsbridge_handler::Model;
+use nsbridge_handler::{Model, chain};
 use nsbridge_store::{StoreError, Wanted};
 use nsbridge_testkit::s3::{Fault, Faults, Kind, Rule, When};
 
@@ -102,6 +102,22 @@ async fn what_lasts_is_told_in_one_sentence() {
     let other = Bytes::from(vec![0; 30_000_000]);
     let changed = on_large(Fault::Change(other)).when(When::Nth(3));
     check_refused(&fixture, changed, "changed while it was read").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_has_its_cause_as_its_source_and_does_not_repeat_it() {
+    let fixture = Fixture::new().await;
+    let store = store_on(&fixture.server, |config| config.patience_s = 0.5);
+    fixture.server.faults(Rule::new(Fault::Reset(0)));
+    let broken = store.model(&top().into()).await.unwrap_err();
+    assert!(matches!(broken, StoreError::Unreachable { .. }), "{broken}");
+    let cause = std::error::Error::source(&broken).expect("the connection's error").to_string();
+    let (sentence, line) = (broken.to_string(), chain(&broken));
+    assert!(!sentence.contains(&cause), "{sentence}");
+    assert!(line.starts_with(&sentence) && line[sentence.len()..].contains(&cause), "{line}");
+    // A handler receives the error of its load with the causes.
+    let refused = load_under(&fixture, on_large(Fault::Reset(0)).into()).await.unwrap_err();
+    assert!(refused.contains("the body broke off") && refused.contains(&cause), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

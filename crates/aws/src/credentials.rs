@@ -1,20 +1,22 @@
-//! Static credentials of an S3 service.
+//! Static credentials.
 
 use std::fmt;
 
-/// Access key for an S3 service, in place of the credentials that AWS's own tools would find.
+use aws_credential_types::provider::SharedCredentialsProvider;
+
+/// Access key for a service, in place of the credentials that AWS's own tools would find.
 ///
 /// ```
-/// use nsbridge_store::Credentials;
+/// use nsbridge_aws::Credentials;
 ///
 /// let keys = Credentials::new("AKIDEXAMPLE", "secret").with_session_token("token");
 /// assert_eq!(format!("{keys:?}"), "Credentials(AKIDEXAMPLE)");
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    pub(crate) access_key: String,
-    pub(crate) secret_key: String,
-    pub(crate) session_token: Option<String>,
+    access_key: String,
+    secret_key: String,
+    session_token: Option<String>,
 }
 
 impl Credentials {
@@ -27,6 +29,14 @@ impl Credentials {
     #[must_use]
     pub fn with_session_token(self, token: impl Into<String>) -> Self {
         Self { session_token: Some(token.into()), ..self }
+    }
+
+    pub(crate) fn provider(&self) -> SharedCredentialsProvider {
+        let Self { access_key, secret_key, session_token } = self;
+        let token = session_token.clone();
+        let keys =
+            aws_credential_types::Credentials::new(access_key, secret_key, token, None, "nsbridge");
+        SharedCredentialsProvider::new(keys)
     }
 }
 
