@@ -90,7 +90,7 @@ fn open_types(source: &str) -> BTreeMap<String, Open> {
 
 fn open_type(item: &Item) -> Option<(String, Open)> {
     let (name, visibility, attributes) = match item {
-        Item::Enum(item) => (&item.ident, &item.vis, &item.attrs),
+        Item::Enum(item) if !item.variants.is_empty() => (&item.ident, &item.vis, &item.attrs),
         Item::Struct(item) if all_named_and_public(&item.fields) => {
             (&item.ident, &item.vis, &item.attrs)
         }
@@ -186,7 +186,7 @@ fn a_public_type_grows_or_is_listed() {
 fn a_type_is_open_if_others_can_write_or_match_all_of_it() {
     let source = "/// Text.\n/// More.\npub struct A { pub a: u8 }\npub enum B { C }\n\
         pub struct Private { pub a: u8, b: u8 }\npub(crate) struct Hidden { pub a: u8 }\n\
-        pub struct Tuple(pub u8);\npub struct Unit;\n\
+        pub struct Tuple(pub u8);\npub struct Unit;\npub enum Never {}\n\
         #[non_exhaustive]\npub enum Grows { A }\n#[non_exhaustive]\npub struct Grown { pub a: u8 }";
     let open = |docs: &str| Open { docs: docs.to_owned() };
     let expected = [("A".to_owned(), open("Text. More.")), ("B".to_owned(), open(""))];
