@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use nsbridge_protocol::topology::bulk_queue;
 use serde_json::{Value, json};
 
 use crate::place::{Place, Process, nsbridge, output, until};
@@ -142,10 +143,11 @@ fn what_is_wrong_with_a_file_is_told_before_anything_is_asked() {
 fn a_batch_goes_on_only_with_its_own_input() {
     let place = Place::new();
     let input = write(&place, &[request(&place, 0)]);
-    // Without a worker the request waits in its queue.
+    // Without a worker the request waits in its queue, that of bulk requests.
     drop(place.worker());
+    let queue = bulk_queue(&place.model.parse().unwrap());
     stop(&place, &input, "-TERM", || {
-        place.until_queue(|depth| depth.messages == 1);
+        place.until_queue(&queue, |depth| depth.messages == 1);
     });
     write(&place, &[request(&place, 1)]);
     let (code, said) = ended(&place, &input);

@@ -114,17 +114,17 @@ impl Place {
     /// Waits until the broker knows that the last worker is gone. Returns true if the queue has a
     /// request again, so that worker had not ended its reply.
     pub(crate) fn has_request_again(&self) -> bool {
-        self.until_queue(|depth| depth.consumers == 0).messages > 0
+        let queue = model_queue(&self.model.parse().unwrap());
+        self.until_queue(&queue, |depth| depth.consumers == 0).messages > 0
     }
 
-    /// Waits until the queue of the model is in this state.
-    pub(crate) fn until_queue(&self, is: impl Fn(&Depth) -> bool) -> Depth {
+    /// Waits until a queue is in this state.
+    pub(crate) fn until_queue(&self, queue: &str, is: impl Fn(&Depth) -> bool) -> Depth {
         let until = async {
             let connection = AmqpBroker::new(&self.url).unwrap().connect("a test").await.unwrap();
-            let queue = model_queue(&self.model.parse().unwrap());
             let start = Instant::now();
             loop {
-                let depth = connection.depth(&queue).await.unwrap();
+                let depth = connection.depth(queue).await.unwrap();
                 if is(&depth) {
                     connection.close().await;
                     return depth;
