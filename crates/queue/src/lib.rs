@@ -223,6 +223,7 @@ pub enum Confirmed {
 
 /// Fill level of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Depth {
     /// Messages that wait in the queue, without unsettled deliveries.
     pub messages: u32,

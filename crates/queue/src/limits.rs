@@ -7,7 +7,7 @@ use nsbridge_protocol::topology;
 /// Limits that queues are declared with.
 ///
 /// The defaults are those of the protocol. Every worker and client must declare the same values, so
-/// only tests use others.
+/// only tests use others. A literal ends in `..Limits::default()`: minor versions add fields.
 ///
 /// ```
 /// use nsbridge_queue::{Limits, MemoryBroker};

@@ -7,7 +7,8 @@ use std::time::Duration;
 use nsbridge_protocol::CONTENT_TYPE;
 use nsbridge_protocol::topology::header;
 
-/// Message: sealed bytes and properties that the broker can read.
+/// Message: sealed bytes and properties that the broker can read. A literal ends in
+/// `..Message::new(body)`: minor versions add fields.
 ///
 /// ```
 /// use nsbridge_queue::{Header, Message};
@@ -26,7 +27,8 @@ pub struct Message {
     pub properties: Properties,
 }
 
-/// Properties in the clear: hints for routing and for people, never trusted.
+/// Properties in the clear: hints for routing and for people, never trusted. A literal ends in
+/// `..Properties::default()`: minor versions add fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties {
     /// Identifier of the message.

@@ -218,7 +218,7 @@ fn a_folder_of_another_machine_is_named() {
     let place = Place::with(&[]);
     let imported = place.import("option.model_id=/nowhere/llama\n", "");
     assert!(imported.report.steps[0].contains("/nowhere/llama is not on this machine"));
-    assert!(place.read(&imported).unwrap_err().contains("there is no folder"));
+    assert!(place.read(&imported).unwrap_err().contains("there is no model in /nowhere/llama"));
 }
 
 #[test]

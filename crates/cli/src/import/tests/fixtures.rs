@@ -102,7 +102,7 @@ fn a_worker_starts_with_a_fixture_or_says_what_is_left_to_do() {
             Ok(_) => assert!(steps.is_empty(), "{}: {steps:?}", fixture.name),
             Err(why) => {
                 let placeholder =
-                    ["`hub://` is not known", "`missing://` is not known", "there is no folder"];
+                    ["`hub://` is not known", "`missing://` is not known", "there is no model in"];
                 assert!(
                     placeholder.iter().any(|part| why.contains(part)),
                     "{}: {why}",

@@ -70,10 +70,10 @@ const FIXED: [&str; 33] = [
     "nsbridge-crypto Reread",
     "nsbridge-handler MeasureKind",
     "nsbridge-handler Refused",
+    "nsbridge-handler StartAt",
     "nsbridge-handler Stop",
     "nsbridge-kernels Format",
     "nsbridge-queue Confirmed",
-    "nsbridge-queue Depth",
 ];
 
 /// Public type that other crates can write in full, or match in full.
@@ -174,10 +174,9 @@ fn a_public_type_grows_or_is_listed() {
     let unlisted = unlisted.map(|name| format!("{name} is neither non_exhaustive nor listed"));
     let stale = listed.iter().filter(|name| !open.contains_key(**name));
     let stale = stale.map(|name| format!("{name} is listed, and is no open type"));
-    let undocumented = WRITTEN.iter().filter(|name| {
-        let written = open.get(**name);
-        !name.starts_with("nsbridge-queue") && written.is_some_and(|it| !it.docs.contains(SENTENCE))
-    });
+    let undocumented = WRITTEN
+        .iter()
+        .filter(|name| open.get(**name).is_some_and(|written| !written.docs.contains(SENTENCE)));
     let undocumented = undocumented.map(|name| format!("{name} does not say that {SENTENCE}"));
     none(&unlisted.chain(stale).chain(undocumented).collect::<Vec<_>>());
 }

@@ -293,7 +293,7 @@ fn ranks_share_blocks_of_32_and_not_wide_ones_that_are_too_few() {
     let setup = Setup { ranks: 2, ..Setup::default() };
     let refused = nsbridge_llama::Model::new(&config, 64, &weights, &setup).unwrap_err();
     let why = refused.to_string();
-    for word in ["tensor_parallel_degree is 2", "blocks of 256", "256 columns", "one of [1]"] {
+    for word in ["tensor_parallel_degree is 2", "256-column blocks", "256 columns", "one of [1]"] {
         assert!(why.contains(word), "{why}");
     }
 }
