@@ -24,7 +24,7 @@
 //! use nsbridge_protocol::{Request, TextInput};
 //!
 //! let input = TextInput { max_tokens: Some(64), ..TextInput::prompt("Once a bear") };
-//! let request = Request { seed: 7, input, revision: None };
+//! let request = Request::new(7, input);
 //! let json = serde_json::to_string(&request)?;
 //! assert_eq!(json, r#"{"seed":7,"input":{"prompt":"Once a bear","max_tokens":64}}"#);
 //! let read: Request<TextInput> = serde_json::from_str(&json)?;
