@@ -121,10 +121,8 @@ fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
         Judge::Timing(fault, name) => {
             build(cargo, &["build", "--package", "nsbridge-chaos"])?;
             let mut command = scenario(cargo, name, 1, mutant.name);
-            Ok(!chaos::attended({
-                command.env(TIMING, fault);
-                command
-            })?)
+            command.env(TIMING, fault);
+            Ok(!chaos::attended(command)?)
         }
         Judge::Attack(name, seconds) => {
             built(attack::build(cargo))?;
