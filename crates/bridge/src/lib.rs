@@ -3,8 +3,8 @@
 //! An AI engineer implements [`Handler`]; [`serve`] makes a worker of it. An engine that
 //! interleaves many requests implements [`AsyncHandler`], and [`serve_async`] makes a worker of
 //! that. The worker loads the model from a folder or object storage, takes encrypted requests from
-//! the model's queue, calls the handler and streams the encrypted reply back. This crate is the
-//! only dependency that a handler needs.
+//! the model's queue, calls the handler and streams the encrypted reply back. A handler
+//! needs no other crate of nsbridge.
 //!
 //! ```no_run
 //! use nsbridge::{Finish, Handler, Job, Models, Result};
@@ -21,6 +21,8 @@
 //!     }
 //!
 //!     fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
+//!         // The pieces that the client has from a lost worker. Without this call the reply starts
+//!         // over.
 //!         let known = job.accept_resume().len();
 //!         for word in input.split_inclusive(' ').skip(known) {
 //!             job.emit(word.to_owned())?;
@@ -40,6 +42,9 @@
 //! | tensors of safetensors and GGUF | [`checkpoint`] |
 //! | a test that a handler keeps its contract | `testing`, with the feature of that name |
 //! | a worker within another program | [`worker`] |
+//! | a worker with a configuration from code | [`run`], [`run_async`], [`worker::Config`] |
+//! | a program beside the worker that holds keys | [`confine`](fn@confine) |
+//! | untrusted text in a message | [`quote`] |
 //!
 //! `docs/handlers.md` is the guide for authors of handlers, `docs/operating.md` that for operators.
 //! The promises of a worker are in `docs/protocol.md`. `docs/architecture.md` describes the modules

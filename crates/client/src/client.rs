@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
 use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, reply_queue};
 use nsbridge_protocol::{ReplayKey, RequestId, TraceParent, Uuid};
-use nsbridge_queue::{Broker, Confirmed, Header, Message, ReconnectingConnection};
+use nsbridge_queue::{Broker, Confirmation, Header, Message, ReconnectingConnection};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
@@ -183,11 +183,11 @@ impl Client {
         deadline: Instant,
     ) -> Result<()> {
         let model = &envelope.head.model;
-        let decide = |answer: nsbridge_queue::Result<Confirmed>| {
+        let decide = |answer: nsbridge_queue::Result<Confirmation>| {
             Some(match answer {
-                Ok(Confirmed::Taken) => Ok(()),
-                Ok(Confirmed::Returned) => Err(Error::NoSuchModel { model: model.clone() }),
-                Ok(Confirmed::Refused) => Err(Error::QueueFull { model: model.clone() }),
+                Ok(Confirmation::Ack) => Ok(()),
+                Ok(Confirmation::Returned) => Err(Error::NoSuchModel { model: model.clone() }),
+                Ok(Confirmation::Nack) => Err(Error::QueueFull { model: model.clone() }),
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(%error, "a request may not have arrived, sending it again");
                     return None;

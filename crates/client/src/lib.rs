@@ -16,8 +16,10 @@
 //!         .input(TextInput::prompt("Once a bear"));
 //!     let mut reply = client.submit::<TextPiece>(request).await?;
 //!     while let Some(event) = reply.next().await {
-//!         if let Event::Piece(piece) = event? {
-//!             print!("{}", piece.text);
+//!         match event? {
+//!             Event::Piece(piece) => print!("{}", piece.text),
+//!             Event::Restarted { kept } => println!("\n[only the first {kept} pieces stand]"),
+//!             _ => {}
 //!         }
 //!     }
 //!     Ok(())
@@ -36,11 +38,12 @@
 //! | to continue a request of another process | [`Client::reattach`] with a [`ResumePoint`] |
 //! | data keys of AWS KMS in place of a keyring | `KmsProvider`, with the feature `kms` |
 //! | tests without a server | [`MemoryBroker`] |
-//! | other waiting times | [`Timing`] |
+//! | shorter intervals and time limits, for tests | [`Timing`] |
 //!
-//! The client is the arbiter of a reply: it merges the attempts of several workers into one text,
-//! sends a worker that takes over the pieces it already has, and cancels attempts that are no
-//! longer needed. Dropping a [`Reply`] cancels its request.
+//! The client decides what the reply is. It merges the attempts of several workers into one text.
+//! If another worker takes over a request, the client sends it the pieces that it has received so
+//! far. The client cancels attempts that are no longer needed. Dropping a [`Reply`] cancels its
+//! request.
 //!
 //! A request whose model has no queue fails at once, without waiting for a worker:
 //!

@@ -8,7 +8,7 @@ use nsbridge_crypto::{ErrorHint, ReplyHead};
 use nsbridge_protocol::RequestId;
 use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header};
 use nsbridge_queue::{
-    Confirmed, Consumer, Delivery, Error, Header, Message, Publisher, ReconnectingConnection,
+    Confirmation, Consumer, Delivery, Error, Header, Message, Publisher, ReconnectingConnection,
     Result, random,
 };
 use parking_lot::Mutex;
@@ -53,7 +53,7 @@ impl Publish {
         exchange: &str,
         key: &str,
         message: Message,
-    ) -> Result<Confirmed> {
+    ) -> Result<Confirmation> {
         loop {
             let (publisher, is_new) = self.publisher().await?;
             let answer = async { publisher.publish(exchange, key, message.clone()).await?.await };
@@ -256,7 +256,7 @@ impl Router {
                 self.runtime.spawn(async move {
                     // A full queue is no reason to give up: the request was already accepted once.
                     let taken = |answer| {
-                        let taken = matches!(answer, Ok(Confirmed::Taken)).then_some(());
+                        let taken = matches!(answer, Ok(Confirmation::Ack)).then_some(());
                         if taken.is_none() {
                             let id = envelope.head.id;
                             tracing::warn!(request = %id, ?answer, "the broker did not accept a copy");
@@ -283,7 +283,7 @@ impl Router {
         &self,
         envelope: &Envelope,
         message: Message,
-        mut decide: impl FnMut(Result<Confirmed>) -> Option<T>,
+        mut decide: impl FnMut(Result<Confirmation>) -> Option<T>,
     ) -> Option<T> {
         let (queue, mut pauses) = (envelope.queue(), self.timing.backoff.pauses());
         while self.pending.lock().get(&envelope.head.id).is_some_and(|entry| !entry.is_over()) {

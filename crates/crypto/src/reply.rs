@@ -1,10 +1,11 @@
 //! Sealed reply frame `NSBR`: one frame of a reply stream.
 //!
 //! ```text
-//!  0  4  "NSBR"     4 1 version   5 1 suite   6 1 kind   7 1 flags = 0
-//!  8 16  request id             24 16 stream id         40 8 sequence number
-//!        in an open only:       48 32 stream salt       80 4 attempt number   84 32 commitment
-//!  ..    ciphertext, tag        all above is authenticated
+//!  offset, size and field:
+//!   0  4 "NSBR"        4  1 version       5 1 suite    6 1 kind    7 1 flags = 0
+//!   8 16 request id   24 16 stream id    40 8 sequence number
+//!     in an open only:   48 32 stream salt   80 4 attempt number   84 32 commitment
+//!  ..    ciphertext, then the tag (16); the header above is the additional data
 //! ```
 //!
 //! Every stream has its own key, derived with a fresh salt. One request may be answered by several
@@ -21,7 +22,7 @@ const MAGIC: [u8; 4] = *b"NSBR";
 const HEADER: usize = 48;
 const OPEN_HEADER: usize = 116;
 
-/// First sequence number that no frame has.
+/// End of the sequence numbers of a stream, exclusive, as the protocol sets it.
 const SEQ_END: u64 = u32::MAX as u64;
 
 /// Maximum size of a frame's content in bytes.

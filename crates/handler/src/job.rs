@@ -10,13 +10,16 @@ use serde::de::DeserializeOwned;
 use crate::emitter::Emitter;
 use crate::transcript::{Stop, Writer};
 
-/// Request in progress of a [`Handler`](crate::Handler): accepts the pieces of the reply and delivers
-/// stop signals.
+/// One call of a [`Handler`](crate::Handler) for a request: accepts the pieces of the reply and
+/// delivers stop signals.
+///
+/// A request may have several calls, each with a `Job` of its own. The *job* of `docs/protocol.md`
+/// is wider.
 #[derive(Debug)]
 pub struct Job<O>(JobState<O>);
 
-/// Request in progress of an [`AsyncHandler`](crate::AsyncHandler): accepts the pieces of the reply
-/// and delivers stop signals.
+/// One call of an [`AsyncHandler`](crate::AsyncHandler) for a request: accepts the pieces of the
+/// reply and delivers stop signals, as [`Job`] does.
 #[derive(Debug)]
 pub struct AsyncJob<O>(JobState<O>);
 

@@ -3,7 +3,8 @@
 //! A handler answers requests. It sees no queue, no key and no encrypted byte: the bridge loads the
 //! handler, passes it requests, streams the pieces it emits and stops a call when the client is
 //! gone. It may call the handler more than once for a request (see the contract of [`Handler`]). A
-//! handler's crate depends on `nsbridge`, which re-exports all of this beside `serve`.
+//! handler's crate depends on `nsbridge`, which re-exports what a handler needs beside `serve`;
+//! `source`, `buffer` and `transcript` are for storage and the bridge.
 //!
 //! ```
 //! use nsbridge_handler::{Finish, Handler, Job, Models, Result};
@@ -20,7 +21,10 @@
 //!     }
 //!
 //!     fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
-//!         for word in input.split_inclusive(' ') {
+//!         // The pieces that the client has from a lost worker. Without this call the reply starts
+//!         // over.
+//!         let known = job.accept_resume().len();
+//!         for word in input.split_inclusive(' ').skip(known) {
 //!             job.emit(word.to_owned())?;
 //!         }
 //!         Ok(Finish::STOP)

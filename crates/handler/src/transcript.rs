@@ -28,8 +28,8 @@ pub enum Stop {
     Cancelled,
     /// Passed deadline of the request.
     Deadline,
-    /// Hand-over to another attempt, here or in another worker: the worker must exit, or the request
-    /// is a bulk request and an interactive one needs its slot.
+    /// Hand-over to another attempt, here or in another worker: the worker must exit, the run has
+    /// lost its delivery, or the request is a bulk request and an interactive one needs its slot.
     HandOff,
     /// Piece or reply that exceeds its maximum size.
     TooLarge,

@@ -24,11 +24,11 @@ use crate::{Message, Result};
 /// # publisher.publish("", &model_queue(&model), Message::new(vec![7])).await?.await?;
 /// let mut consumer = connection.consume(&model_queue(&model), 1).await?;
 /// let delivery = consumer.recv().await.expect("a message waits");
-/// assert_eq!(delivery.deliveries, 0);
+/// assert_eq!(delivery.earlier_deliveries, 0);
 /// drop(delivery);
 /// let again = consumer.recv().await.expect("it was requeued");
 /// assert!(again.redelivered);
-/// assert_eq!(again.deliveries, 1);
+/// assert_eq!(again.earlier_deliveries, 1);
 /// # Ok(())
 /// # }
 /// ```
@@ -38,7 +38,7 @@ pub struct Delivery {
     /// Number of earlier deliveries, counted by the broker.
     ///
     /// It is 0 for a first delivery, even if the publisher set a count in the headers.
-    pub deliveries: u64,
+    pub earlier_deliveries: u64,
     /// Redelivered flag of the broker.
     pub redelivered: bool,
     /// Reason for which the broker moved the message here from another queue, such as `expired` or
@@ -86,10 +86,10 @@ impl Delivery {
     /// Creates a delivery that `settle` settles; `count` is used only if the message is
     /// redelivered.
     pub fn new(message: Message, redelivered: bool, count: u64, settle: Box<dyn Settle>) -> Self {
-        let deliveries = if redelivered { count } else { 0 };
+        let earlier_deliveries = if redelivered { count } else { 0 };
         Self {
             message,
-            deliveries,
+            earlier_deliveries,
             redelivered,
             death: None,
             oversized: None,
@@ -171,7 +171,7 @@ impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")
             .field("message", &self.message)
-            .field("deliveries", &self.deliveries)
+            .field("earlier_deliveries", &self.earlier_deliveries)
             .finish_non_exhaustive()
     }
 }

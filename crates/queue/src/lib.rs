@@ -3,22 +3,22 @@
 //! A backend implements [`Broker`] and [`Connection`]. Both backends pass the conformance tests in
 //! `testing`, so a property that is tested on one holds on the other.
 //!
-//! The terms are those of AMQP 0-9-1, restricted to the protocol's own topology: no caller can
-//! declare a queue with other arguments than the ones that every worker agrees on.
+//! The terms are those of AMQP 0-9-1, restricted to the protocol's own topology. A caller names a
+//! queue and never its arguments; `with_limits` changes some of them, for tests.
 //!
 //! | you need | you take |
 //! |---|---|
 //! | a broker | [`AmqpBroker`] with an address, or [`MemoryBroker`] for one process |
 //! | a connection that is opened again after a loss | [`ReconnectingConnection`] |
-//! | to publish with publisher confirms | [`Connection::publisher`], [`Publisher`], [`Confirmed`] |
+//! | to publish with publisher confirms | [`Connection::publisher`], [`Publisher`], [`Confirmation`] |
 //! | to consume | [`Connection::consume`], [`Consumer`], [`Delivery`] |
 //! | the properties of a message | [`Message`], [`Properties`], [`Header`] |
-//! | pauses between retries | [`Backoff`] and [`random`] |
-//! | other waiting times | [`Timing`] |
+//! | pauses between retries | [`Backoff`], whose pauses take a number from [`random`] |
+//! | shorter intervals and time limits, for tests | [`Timing`] |
 //!
 //! ```
 //! use nsbridge_protocol::topology::model_queue;
-//! use nsbridge_queue::{Broker, Confirmed, MemoryBroker, Message};
+//! use nsbridge_queue::{Broker, Confirmation, MemoryBroker, Message};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,7 +28,7 @@
 //!
 //! let publisher = connection.publisher().await?;
 //! let confirm = publisher.publish("", &model_queue(&model), Message::new(b"sealed".to_vec())).await?;
-//! assert_eq!(confirm.await?, Confirmed::Taken);
+//! assert_eq!(confirm.await?, Confirmation::Ack);
 //!
 //! let mut consumer = connection.consume(&model_queue(&model), 1).await?;
 //! let delivery = consumer.recv().await.expect("a message waits");
@@ -195,30 +195,31 @@ pub trait Publisher: Debug + Send + Sync {
 }
 
 /// Future of the publisher confirm for one message.
-pub type Confirm = std::pin::Pin<Box<dyn Future<Output = Result<Confirmed>> + Send>>;
+pub type Confirm = std::pin::Pin<Box<dyn Future<Output = Result<Confirmation>> + Send>>;
 
-/// Publisher confirm of a message, as reported by the broker.
+/// Answer of the broker to a published message.
 ///
 /// ```
-/// use nsbridge_queue::{Broker, Confirmed, MemoryBroker, Message};
+/// use nsbridge_queue::{Broker, Confirmation, MemoryBroker, Message};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let connection = MemoryBroker::new().connect("example").await?;
 /// let publisher = connection.publisher().await?;
 /// let confirm = publisher.publish("", "nsbridge.unknown", Message::new(vec![7])).await?;
-/// assert_eq!(confirm.await?, Confirmed::Returned);
+/// assert_eq!(confirm.await?, Confirmation::Returned);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Confirmed {
+pub enum Confirmation {
     /// Ack: the broker is responsible for the message now.
-    Taken,
-    /// Returned as unroutable: no queue is bound to the key, so the receiver is gone.
+    Ack,
+    /// Returned as unroutable: no queue is bound to the key. The client is gone, or no worker has
+    /// ever served the model.
     Returned,
-    /// Nack: the queue is full. The same bytes may be published again.
-    Refused,
+    /// Nack: not taken, as when the queue is full. The same bytes may be published again.
+    Nack,
 }
 
 /// Fill level of a queue.

@@ -20,6 +20,7 @@ impl Handler for Echo {
     }
 
     fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
+        // The pieces that the client has from a lost worker. Without this call the reply starts over.
         let known = job.accept_resume().len();
         for word in input.split_inclusive(' ').skip(known) {
             job.emit(word.to_owned())?;

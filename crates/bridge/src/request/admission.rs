@@ -25,7 +25,7 @@ pub(crate) struct AdmittedRequest {
     pub(crate) commitment: [u8; 32],
     pub(crate) attempt: AttemptNo,
     /// Number of earlier deliveries of this message, counted by the broker (rule A1).
-    pub(crate) deliveries: u64,
+    pub(crate) earlier_deliveries: u64,
     /// True for a later attempt: an earlier one may have sent pieces. The broker has redelivered the
     /// message, or it is not the first copy of its request (a retry, a renewal, a copy of the client).
     pub(crate) is_later: bool,
@@ -127,7 +127,7 @@ pub(crate) async fn open(
     keys: &dyn KeyProvider,
 ) -> Result<(AdmittedRequest, Vec<u8>), NotAdmitted> {
     let message = &delivery.message;
-    let attempt = attempt(message, delivery.deliveries);
+    let attempt = attempt(message, delivery.earlier_deliveries);
     if let Some(bytes) = delivery.oversized {
         return Err(oversized(message, bytes, attempt));
     }
@@ -206,7 +206,7 @@ pub(crate) async fn open(
         job_key: opened.job_key,
         commitment: frame.commitment(),
         attempt,
-        deliveries: delivery.deliveries,
+        earlier_deliveries: delivery.earlier_deliveries,
         is_later: delivery.redelivered || attempt.is_retry(),
         provider: frame.provider(),
         reply_to: reply.queue,

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use nsbridge_queue::{Confirm, Confirmed, Error, Message, Publisher, Result};
+use nsbridge_queue::{Confirm, Confirmation, Error, Message, Publisher, Result};
 use tokio::time::{Instant, sleep_until};
 
 use crate::observability::metrics::Metrics;
@@ -138,14 +138,14 @@ impl ConfirmWindow {
     }
 
     /// Applies the broker's answer to the oldest frame.
-    fn note(&mut self, confirmed: Confirmed) {
+    fn note(&mut self, confirmed: Confirmation) {
         match confirmed {
-            Confirmed::Taken => self.missing_since = None,
-            Confirmed::Returned => {
+            Confirmation::Ack => self.missing_since = None,
+            Confirmation::Returned => {
                 let since = *self.missing_since.get_or_insert_with(Instant::now);
                 self.gone |= since.elapsed() >= self.gone_after;
             }
-            Confirmed::Refused => {
+            Confirmation::Nack => {
                 self.resend = Some((0, Instant::now() + self.full_pause));
                 return;
             }

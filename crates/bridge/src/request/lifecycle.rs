@@ -170,7 +170,7 @@ impl Run<'_> {
         cancelled |= cancelled_early(context, controls);
         let waits = request.is_later && worker.reply.resume_from_client;
         let (opened, resume) = if waits || cancelled {
-            let mut reply = ReplySender::open(context, self.running.attempt()).await?;
+            let mut reply = ReplySender::start(context, self.running.attempt()).await?;
             let decision = match cancelled {
                 true => ResumeDecision::Cancelled,
                 false => reply.wait_for_resume(controls, request.age()).await,
@@ -193,12 +193,12 @@ impl Run<'_> {
         let opening = pin!(async {
             match opened {
                 Some(reply) => Ok(reply),
-                None => ReplySender::open(context, self.running.attempt()).await,
+                None => ReplySender::start(context, self.running.attempt()).await,
             }
         });
         let call = pin!(self.call(input, context, resume, writer, slot.clone()));
         let called_at = SystemTime::now();
-        let (end, sent) = ReplySender::follow(context, opening, call, controls).await;
+        let (end, sent) = ReplySender::run_call(context, opening, call, controls).await;
         drop(slot);
         let disposition = Disposition::of(end, reader);
         trace.called(called_at, reader, disposition.outcome().usage(), disposition.code());
@@ -252,7 +252,7 @@ impl Run<'_> {
         slot: Option<Arc<SlotPermit>>,
     ) -> CallEnd {
         let Self { worker, request, reader, .. } = self;
-        if request.deliveries > 0 {
+        if request.earlier_deliveries > 0 {
             tokio::select! {
                 () = self.record.enter() => {}
                 () = context.overdue.cancelled() => {}

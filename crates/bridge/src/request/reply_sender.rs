@@ -42,13 +42,13 @@ pub(crate) struct ReplySender<'a> {
 }
 
 impl<'a> ReplySender<'a> {
-    /// Opens the first stream.
-    pub(crate) async fn open(
+    /// Starts the first stream.
+    pub(crate) async fn start(
         context: &'a ReplyContext<'a>,
         mut number: watch::Receiver<AttemptNo>,
     ) -> Result<Self, Undeliverable> {
         let latest = *number.borrow_and_update();
-        let stream = ReplyStream::open(context, latest, StartAt::FirstNew).await?;
+        let stream = ReplyStream::start(context, latest, StartAt::FirstNew).await?;
         // The first piece is sent without a delay.
         let now = Instant::now();
         let last_sent = now.checked_sub(context.config.coalesce()).unwrap_or(now);
@@ -76,7 +76,7 @@ impl<'a> ReplySender<'a> {
                 let request = self.context.request;
                 tracing::warn!(%request, %error, "a reply's channel is gone, opening another stream");
                 let number = *self.number.borrow_and_update();
-                match ReplyStream::open(self.context, number, StartAt::FirstNew).await {
+                match ReplyStream::start(self.context, number, StartAt::FirstNew).await {
                     Ok(stream) => self.stream = stream,
                     // The next send reports this error.
                     Err(_) => return false,
@@ -113,7 +113,7 @@ impl<'a> ReplySender<'a> {
     /// Runs the call while `opening` opens the stream, and sends pieces as they come, until the call
     /// has ended and all are published. A cancel reaches the call even while opening or sending has
     /// to wait. Returns the end of the call even if its pieces could not be sent.
-    pub(crate) async fn follow(
+    pub(crate) async fn run_call(
         context: &ReplyContext<'_>,
         opening: impl Future<Output = Result<Self, Undeliverable>>,
         call: impl Future<Output = CallEnd>,
@@ -195,7 +195,7 @@ impl<'a> ReplySender<'a> {
                 return Ok(());
             }
             let number = *number.borrow();
-            stream = ReplyStream::open(context, number, StartAt::PieceZero).await?;
+            stream = ReplyStream::start(context, number, StartAt::PieceZero).await?;
         }
     }
 
@@ -208,7 +208,7 @@ impl<'a> ReplySender<'a> {
     /// loss of a channel (rule A5) and when another delivery adopted the job (rule R6).
     async fn open_again(&mut self) -> Result<(), Undeliverable> {
         let number = *self.number.borrow_and_update();
-        self.stream = ReplyStream::open(self.context, number, StartAt::PieceZero).await?;
+        self.stream = ReplyStream::start(self.context, number, StartAt::PieceZero).await?;
         self.last_frame = Instant::now();
         Ok(())
     }

@@ -92,7 +92,7 @@ pub(crate) struct ReplyStream<'a> {
 impl<'a> ReplyStream<'a> {
     /// Opens a stream under a fresh key: seals its open frame and publishes it. Retries until it is
     /// published or the reply is overdue. Does not wait for the publisher confirm.
-    pub(crate) async fn open(
+    pub(crate) async fn start(
         context: &'a ReplyContext<'a>,
         number: AttemptNo,
         start: StartAt,

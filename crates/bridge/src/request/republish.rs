@@ -12,7 +12,7 @@ use nsbridge_protocol::topology::{
     retry_queue, revision_key,
 };
 use nsbridge_protocol::{ErrorCode, Failure, ModelName, Open, Revision};
-use nsbridge_queue::{Confirmed, Error, Header, Message, Publisher, Result};
+use nsbridge_queue::{Confirmation, Error, Header, Message, Publisher, Result};
 use tokio::time::sleep;
 
 use crate::clock::now_ms;
@@ -52,7 +52,7 @@ pub(crate) async fn dead_letter(
         headers.insert(header::BYTES.into(), Header::Int(saturate(bytes)));
     }
     headers.insert(header::REASON.into(), Header::Text(code.as_str().into()));
-    headers.insert(header::DELIVERIES.into(), Header::Int(saturate(delivery.deliveries)));
+    headers.insert(header::DELIVERIES.into(), Header::Int(saturate(delivery.earlier_deliveries)));
     headers.insert(header::DEAD_AT.into(), Header::Int(saturate(now_ms())));
     headers.insert(header::QUEUE.into(), Header::Text(request_queue(model, owned.priority)));
     confirmed(pool, &dead_queue(model), letter).await?;
@@ -70,7 +70,7 @@ pub(crate) async fn is_served(
     // An empty message is no control frame, so workers drop it.
     let probe = Message::new(Vec::new());
     let answer = publish(pool, CONTROL_EXCHANGE, &revision_key(model, revision), probe).await?;
-    Ok(answer != Confirmed::Returned)
+    Ok(answer != Confirmation::Returned)
 }
 
 /// Returns true if the request can wait in the next retry queue: it was retried fewer than `most`
@@ -114,12 +114,12 @@ pub(crate) async fn retry(
     again.properties.headers.insert(header::TRIES.into(), Header::Int(tries + 1));
     let queue = retry_queue(model, owned.priority, tier);
     match publish(pool, "", &queue, again).await? {
-        Confirmed::Taken => {
+        Confirmation::Ack => {
             trace.metrics().retried(tier);
             Ok(Retry::Waits)
         }
-        Confirmed::Returned => Err(Error::NoQueue { queue }),
-        Confirmed::Refused => Ok(Retry::Full),
+        Confirmation::Returned => Err(Error::NoQueue { queue }),
+        Confirmation::Nack => Ok(Retry::Full),
     }
 }
 
@@ -202,9 +202,9 @@ async fn send(pool: &ChannelPool, reply: &ReplyTo, frames: Vec<Vec<u8>>) -> Resu
         message.properties.correlation_id = Some(reply.request.to_string());
         message.properties.persistent = true;
         match publish_to_full(&*publisher, &reply.queue, &message).await? {
-            Confirmed::Taken => {}
-            Confirmed::Returned => break,
-            Confirmed::Refused => {
+            Confirmation::Ack => {}
+            Confirmation::Returned => break,
+            Confirmation::Nack => {
                 tracing::warn!(request = %reply.request, "a client's full queue took no refusal");
                 break;
             }
@@ -219,15 +219,15 @@ async fn publish_to_full(
     publisher: &dyn Publisher,
     queue: &str,
     message: &Message,
-) -> Result<Confirmed> {
+) -> Result<Confirmation> {
     for pause in FULL_PAUSES {
         let answer = publisher.publish(REPLY_EXCHANGE, queue, message.clone()).await?.await?;
-        if answer != Confirmed::Refused {
+        if answer != Confirmation::Nack {
             return Ok(answer);
         }
         sleep(pause).await;
     }
-    Ok(Confirmed::Refused)
+    Ok(Confirmation::Nack)
 }
 
 /// Worker that refuses a request, as the open frame of its error names it.
@@ -284,7 +284,7 @@ async fn publish(
     exchange: &str,
     key: &str,
     message: Message,
-) -> Result<Confirmed> {
+) -> Result<Confirmation> {
     let publisher = pool.take().await?;
     let answer = publisher.publish(exchange, key, message).await?.await?;
     pool.give_back(publisher);
@@ -293,9 +293,9 @@ async fn publish(
 
 async fn confirmed(pool: &ChannelPool, queue: &str, message: Message) -> Result<()> {
     match publish(pool, "", queue, message).await? {
-        Confirmed::Taken => Ok(()),
-        Confirmed::Returned => Err(Error::NoQueue { queue: queue.to_owned() }),
-        Confirmed::Refused => Err(Error::Lost { reason: format!("the queue {queue} is full") }),
+        Confirmation::Ack => Ok(()),
+        Confirmation::Returned => Err(Error::NoQueue { queue: queue.to_owned() }),
+        Confirmation::Nack => Err(Error::Lost { reason: format!("the queue {queue} is full") }),
     }
 }
 

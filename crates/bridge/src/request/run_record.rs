@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nsbridge_protocol::topology::run_record;
-use nsbridge_queue::{Confirmed, Error, Message, Result};
+use nsbridge_queue::{Confirmation, Error, Message, Result};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -49,7 +49,7 @@ impl<'a> RunRecord<'a> {
     /// renewed copy, a copy that an attacker published) count only up to that number. If the record
     /// cannot be read, each earlier delivery but the first counts as a run.
     pub(crate) async fn unreturned(&self) -> u32 {
-        let deliveries = u32::try_from(self.request.deliveries).unwrap_or(u32::MAX);
+        let deliveries = u32::try_from(self.request.earlier_deliveries).unwrap_or(u32::MAX);
         if deliveries == 0 {
             return 0;
         }
@@ -119,7 +119,7 @@ impl<'a> RunRecord<'a> {
     /// that is `over`. After a failure the entry remains and counts.
     pub(crate) async fn close(&self, over: bool) {
         let closing = async {
-            if over && (self.request.deliveries > 0 || *self.entries.lock().await > 0) {
+            if over && (self.request.earlier_deliveries > 0 || *self.entries.lock().await > 0) {
                 let connection = self.worker.consume.try_connection().await?;
                 connection.delete_run_record(&self.queue).await
             } else if self.returned.load(Ordering::Relaxed) {
@@ -150,7 +150,7 @@ impl<'a> RunRecord<'a> {
         *entries += 1;
         let confirmed = publisher.publish("", &self.queue, entry).await?.await?;
         self.worker.publish.give_back(publisher);
-        if confirmed == Confirmed::Taken {
+        if confirmed == Confirmation::Ack {
             return Ok(());
         }
         *entries -= 1;

@@ -97,7 +97,8 @@ async fn hand_over(
 ) -> Settlement {
     let (pool, model) = (&worker.publish, &worker.model);
     let near = |owned: &&OwnedDelivery| {
-        owned.priority == Priority::Bulk && owned.delivery.deliveries + 1 >= RENEW_DELIVERIES
+        owned.priority == Priority::Bulk
+            && owned.delivery.earlier_deliveries + 1 >= RENEW_DELIVERIES
     };
     let Some(owned) = ours.iter().find(near).filter(|_| !pool.is_blocked()) else {
         return Settlement::Requeue;
@@ -143,7 +144,7 @@ async fn poison(
     let code = ErrorCode::Poison;
     let message = format!("{runs} workers ended while they ran it");
     let outcome = fail_for_good(worker, owned, (code, message), request, trace).await?;
-    let (id, deliveries) = (request.job_key.id, request.deliveries);
+    let (id, deliveries) = (request.job_key.id, request.earlier_deliveries);
     tracing::warn!(request = %id, %code, runs, deliveries, "a request was dead-lettered");
     Ok(outcome)
 }
@@ -175,7 +176,8 @@ pub(crate) async fn renew(
     trace: &DeliveryTrace,
 ) -> Option<OwnedDelivery> {
     let (pool, model, delivery) = (&worker.publish, &worker.model, &owned.delivery);
-    let due = request.deliveries >= RENEW_DELIVERIES && epoch(&delivery.message) < MOST_RENEWED;
+    let due =
+        request.earlier_deliveries >= RENEW_DELIVERIES && epoch(&delivery.message) < MOST_RENEWED;
     if !due || worker.in_flight.knows(job) || pool.is_blocked() {
         return Some(owned);
     }
@@ -192,7 +194,7 @@ pub(crate) async fn renew(
             return Some(owned);
         }
     }
-    let (id, deliveries) = (request.job_key.id, request.deliveries);
+    let (id, deliveries) = (request.job_key.id, request.earlier_deliveries);
     tracing::info!(request = %id, deliveries, "a copy was published in place of a request's message");
     settle(owned, Settlement::Ack, request, trace).await;
     trace.ended(Outcome::Moved);
@@ -208,7 +210,7 @@ pub(crate) async fn refuse(
     trace: &DeliveryTrace,
 ) -> WorkerAction {
     let delivery = &owned.delivery;
-    let (code, deliveries) = (rejection.code, delivery.deliveries);
+    let (code, deliveries) = (rejection.code, delivery.earlier_deliveries);
     let bytes = delivery.oversized.unwrap_or(delivery.message.body.len() as u64);
     // From the request's own header, which may be unverified.
     let request = rejection.reply.as_ref().map(|reply| tracing::field::display(reply.request));

@@ -9,7 +9,7 @@ use nsbridge_protocol::Priority;
 use nsbridge_protocol::topology::{
     DELIVERY_LIMIT, RETRY_TIERS, bulk_queue, dead_queue, header, model_queue, retry_queue,
 };
-use nsbridge_queue::{Broker, Confirmed, Connection, Header};
+use nsbridge_queue::{Broker, Confirmation, Connection, Header};
 use nsbridge_testkit::system::client::{Client, Event, Reply, Request};
 use nsbridge_testkit::system::{Running, Setup};
 
@@ -134,7 +134,7 @@ async fn r13_a_much_preempted_request_is_no_dead_letter(broker: Arc<dyn Broker>)
     copy.properties.headers.insert(header::EPOCH.to_owned(), Header::Int(8));
     let publisher = connection.publisher().await.unwrap();
     let published = publisher.publish("", &queue, copy).await.unwrap().await.unwrap();
-    assert_eq!(published, Confirmed::Taken);
+    assert_eq!(published, Confirmation::Ack);
     first.ack().await.unwrap();
     for _ in 1..DELIVERY_LIMIT {
         taken.recv().await.unwrap().requeue().await.unwrap();

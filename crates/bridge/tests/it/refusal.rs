@@ -10,7 +10,7 @@ use nsbridge_protocol::topology::{
 };
 use nsbridge_protocol::{ErrorCode, Priority, RequestId, Uuid};
 use nsbridge_queue::{
-    Broker, Confirmed, Connection, Delivery, Header, Limits, MemoryBroker, Message,
+    Broker, Confirmation, Connection, Delivery, Header, Limits, MemoryBroker, Message,
 };
 use nsbridge_testkit::system::client::Client;
 use nsbridge_testkit::system::{Running, Setup};
@@ -295,7 +295,7 @@ async fn m5_an_unknown_key_is_a_dead_letter_at_once_where_its_retry_queue_is_ful
     let publisher = stage.connection.publisher().await.unwrap();
     let filler = Message::new(vec![0; 10]);
     let filled = publisher.publish("", &queue, filler).await.unwrap().await.unwrap();
-    assert_eq!(filled, Confirmed::Taken);
+    assert_eq!(filled, Confirmation::Ack);
     let head = RequestHead { key_id: "stranger".parse().unwrap(), ..stage.head() };
     let head = RequestHead { expires_at_ms: head.created_at_ms + 600_000, ..head };
     let mut message = stage.sealed(&head, &stage.key());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nsbridge_queue::{AmqpBroker, Broker as _, Confirmed, Message};
+use nsbridge_queue::{AmqpBroker, Broker as _, Confirmation, Message};
 use serde_json::Value;
 
 use crate::place::{Place, Process, model, nsbridge, until};
@@ -221,7 +221,7 @@ fn m3_large_bodies_do_not_come_into_a_workers_memory() {
         for _ in 0..8 {
             let large = Message::new(vec![7; 32 << 20]);
             let confirmed = publisher.publish("", &queue, large).await.unwrap().await.unwrap();
-            assert_eq!(confirmed, Confirmed::Taken);
+            assert_eq!(confirmed, Confirmation::Ack);
         }
         let begun = Instant::now();
         let dead = format!("{queue}.dead");

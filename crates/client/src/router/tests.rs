@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nsbridge_protocol::topology::{REPLY_EXCHANGE, model_queue};
 use nsbridge_protocol::{RequestId, Uuid};
-use nsbridge_queue::{Broker, Confirmed, Limits, MemoryBroker, Message, ReconnectingConnection};
+use nsbridge_queue::{Broker, Confirmation, Limits, MemoryBroker, Message, ReconnectingConnection};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::{Instant, advance, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ async fn a_reply_queue_that_expires_while_a_client_comes_back_takes_nothing_alon
         let publisher = worker.publisher().await.unwrap();
         let frame = Message::new(vec![1]);
         let taken = publisher.publish(REPLY_EXCHANGE, "replies", frame).await.unwrap();
-        assert_eq!(taken.await.unwrap(), Confirmed::Taken);
+        assert_eq!(taken.await.unwrap(), Confirmation::Ack);
         advance(gone).await;
 
         broker.delay(latency);
@@ -56,7 +56,7 @@ async fn c6_a_copy_that_is_refused_is_published_again_until_the_broker_takes_it(
             worker.declare_model(&head.model).await.unwrap();
             let publisher = worker.publisher().await.unwrap();
             let other = publisher.publish("", &queue, Message::new(vec![0; 8])).await.unwrap();
-            assert_eq!(other.await.unwrap(), Confirmed::Taken);
+            assert_eq!(other.await.unwrap(), Confirmation::Ack);
         }
         let publish =
             Publish::new(ReconnectingConnection::new(Arc::new(broker), "client".to_owned()));
@@ -66,7 +66,7 @@ async fn c6_a_copy_that_is_refused_is_published_again_until_the_broker_takes_it(
         let deadline = Instant::now() + Duration::from_secs(60);
         let (registration, _events) = router.register(original(), merge, deadline, 0);
         let again = router.clone();
-        let taken = |answer| matches!(answer, Ok(Confirmed::Taken)).then_some(());
+        let taken = |answer| matches!(answer, Ok(Confirmation::Ack)).then_some(());
         let copy = async move {
             again.enqueue(&original().envelope(None), Message::new(vec![7; 4]), taken).await
         };

@@ -12,8 +12,8 @@ use futures_util::{SinkExt, StreamExt};
 use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header};
 use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::{
-    Confirm, Confirmed, Connection, Consumer, Delivery, Depth, Error, Header, Message, Properties,
-    Publisher, Result, Settle, Subscription,
+    Confirm, Confirmation, Connection, Consumer, Delivery, Depth, Error, Header, Message,
+    Properties, Publisher, Result, Settle, Subscription,
 };
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -296,9 +296,9 @@ impl Publisher for GatewayPublisher {
         };
         Ok(Box::pin(async move {
             match answer.await {
-                Ok(Answer::Taken) => Ok(Confirmed::Taken),
-                Ok(Answer::Returned) => Ok(Confirmed::Returned),
-                Ok(Answer::Refused) => Ok(Confirmed::Refused),
+                Ok(Answer::Taken) => Ok(Confirmation::Ack),
+                Ok(Answer::Returned) => Ok(Confirmation::Returned),
+                Ok(Answer::Refused) => Ok(Confirmation::Nack),
                 Ok(Answer::Rejected { reason }) => {
                     Err(Error::Gateway { address: link.address.clone(), reason })
                 }

@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nsbridge_client::Priority;
 use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header, request_queue};
-use nsbridge_queue::{Confirmed, Connection, Consumer, Delivery, Error, Message, Publisher};
+use nsbridge_queue::{Confirmation, Connection, Consumer, Delivery, Error, Message, Publisher};
 use tokio::time::{Instant, interval};
 
 use super::request::{self, check, check_control, queue};
@@ -51,7 +51,7 @@ pub(super) struct Session {
 enum Event {
     Received(Option<Result<Frame, axum::Error>>),
     Delivered(Option<Delivery>),
-    Confirmed(u64, Answer),
+    Confirmation(u64, Answer),
     Lost(Error),
     Tick,
     Draining,
@@ -108,7 +108,7 @@ impl Session {
                 }
                 Event::Received(_) => return None,
                 Event::Delivered(delivery) => self.deliver(socket, delivery).await,
-                Event::Confirmed(number, answer) => {
+                Event::Confirmation(number, answer) => {
                     send(socket, Some(&Report::Answered { number, answer }), &[]).await
                 }
                 Event::Lost(error) => {
@@ -142,7 +142,7 @@ impl Session {
         tokio::select! {
             received = socket.recv() => Event::Received(received),
             delivery = delivery => Event::Delivered(delivery),
-            Some((number, answer)) = confirming.next() => Event::Confirmed(number, answer),
+            Some((number, answer)) = confirming.next() => Event::Confirmation(number, answer),
             error = connection.lost() => Event::Lost(error),
             _ = tick.tick() => Event::Tick,
             () = app.draining.cancelled() => Event::Draining,
@@ -274,9 +274,9 @@ impl Session {
                 Err(error) => Err(error),
             };
             match confirmed {
-                Ok(Confirmed::Taken) => Answer::Taken,
-                Ok(Confirmed::Returned) => Answer::Returned,
-                Ok(Confirmed::Refused) => Answer::Refused,
+                Ok(Confirmation::Ack) => Answer::Taken,
+                Ok(Confirmation::Returned) => Answer::Returned,
+                Ok(Confirmation::Nack) => Answer::Refused,
                 Err(error) => answer_of(&error),
             }
         }

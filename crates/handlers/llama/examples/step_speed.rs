@@ -3,14 +3,23 @@
 //! ```sh
 //! cargo run --release -p nsbridge-llama --example step_speed -- examples/models/tale-7m bf16 1
 //! target/cuda/release/examples/step_speed examples/models/tale-7m stored cuda:0
+//! target/cuda/release/examples/step_speed llama-70b stored cuda:0 2
 //! ```
+//!
+//! `llama-8b` and `llama-70b` are models with the shapes of Llama 3 and weights of zero in bf16. Their
+//! file is sparse, so 70B needs no disk; a GPU needs the memory. The last argument is the number of
+//! ranks.
 
 #![expect(clippy::print_stdout, reason = "a chore is an edge")]
 
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::{Error, Result};
-use nsbridge_llama::{Backend, BlockTable, Chunk, Config, Format, Model, Setup, Weights};
+use nsbridge_llama::{Backend, BlockTable, Chunk, Config, Format, Model, Setup, Weights, tensors};
+use serde_json::{Map, Value, json};
 
 /// Number of tokens before each step.
 const BEFORE: usize = 100;
@@ -20,11 +29,23 @@ const ENOUGH: Duration = Duration::from_secs(20);
 const ROWS: [usize; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 96];
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [dir, format, processor] = &arguments[..] else {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let ranks = match arguments.get(3).map(|ranks| ranks.parse()) {
+        None => 1,
+        Some(Ok(ranks)) if ranks > 0 => ranks,
+        Some(_) => return Err(Error::bad_input("the number of ranks is not a positive number")),
+    };
+    arguments.truncate(3);
+    let [model, format, processor] = &arguments[..] else {
         return Err(Error::bad_input(
             "give a model's folder, bf16, q8_0 or stored, and a number of threads or a device",
         ));
+    };
+    let drawn = tempfile::tempdir()?;
+    let dir = match model.as_str() {
+        "llama-8b" => write_zeros(drawn.path(), &shape(4096, 14336, 32, 32))?,
+        "llama-70b" => write_zeros(drawn.path(), &shape(8192, 28672, 80, 64))?,
+        dir => Path::new(dir),
     };
     let format = match format.as_str() {
         "bf16" => Some(Format::Bf16),
@@ -33,12 +54,14 @@ fn main() -> Result<()> {
     };
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files).map_err(Error::fatal)?;
-    let weights = Weights::read(&files).map_err(Error::fatal)?;
+    let weights = Weights::for_ranks(&files, ranks).map_err(Error::fatal)?;
     let threads = processor.parse().ok();
     let name = if threads.is_some() { "cpu" } else { processor };
-    let device = Backend::named(name, 1).map_err(Error::fatal)?;
-    let setup = Setup { device, threads, format, ..Setup::default() };
+    let device = Backend::named(name, ranks).map_err(Error::fatal)?;
+    let setup = Setup { device, threads, format, ranks, ..Setup::default() };
+    let begun = Instant::now();
     let mut model = Model::new(&config, 1024, &weights, &setup).map_err(Error::fatal)?;
+    println!("loaded in {:.1} s", begun.elapsed().as_secs_f64());
     let mut table = BlockTable::default();
     model.cache().reserve(&mut table, BEFORE);
     let tokens = [7; BEFORE];
@@ -57,6 +80,38 @@ fn main() -> Result<()> {
         println!("{rows:3} rows {:8.3} ms {:6.2}", seconds * 1000.0, seconds / least[0]);
     }
     Ok(())
+}
+
+/// Returns the `config.json` of a model with eight key-value heads.
+fn shape(hidden: usize, intermediate: usize, layers: usize, heads: usize) -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": hidden,
+        "intermediate_size": intermediate, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": 8, "vocab_size": 128_256,
+        "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "max_position_embeddings": 8192,
+        "tie_word_embeddings": false
+    })
+}
+
+/// Writes a model with weights of zero in bf16 into this folder.
+fn write_zeros<'a>(folder: &'a Path, config: &Value) -> io::Result<&'a Path> {
+    fs::write(folder.join("config.json"), config.to_string())?;
+    let config =
+        Config::read(&nsbridge_handler::Model::in_dir(folder)).map_err(io::Error::other)?;
+    let (mut header, mut end) = (Map::new(), 0);
+    for (name, shape) in tensors(&config) {
+        let start = end;
+        end += 2 * shape.iter().product::<usize>();
+        let tensor = json!({ "dtype": "BF16", "shape": shape, "data_offsets": [start, end] });
+        header.insert(name, tensor);
+    }
+    let mut header = Value::from(header).to_string();
+    header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+    let mut file = File::create(folder.join("model.safetensors"))?;
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(header.as_bytes())?;
+    file.set_len((8 + header.len() + end) as u64)?;
+    Ok(folder)
 }
 
 /// Returns the seconds of a step after a hundred tokens.

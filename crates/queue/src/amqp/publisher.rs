@@ -10,16 +10,16 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use lapin::Channel;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
-use lapin::{Channel, Confirmation};
 use tokio::sync::{mpsc, oneshot};
 
 use super::io::Io;
 use super::life::Life;
 use super::returns::{Ledger, Mark};
 use super::{convert, fault};
-use crate::{Confirm, Confirmed, Error, Message, Publisher, Result};
+use crate::{Confirm, Confirmation, Error, Message, Publisher, Result};
 
 /// Maximum number of messages that callers hand over before the task takes them.
 const AHEAD: usize = 64;
@@ -58,7 +58,7 @@ impl Publisher for AmqpPublisher {
         let names = (ShortString::try_new(exchange), ShortString::try_new(key));
         let (Ok(exchange), Ok(key)) = names else {
             // No queue can be bound under a name that AMQP cannot carry.
-            return Ok(Box::pin(std::future::ready(Ok(Confirmed::Returned))));
+            return Ok(Box::pin(std::future::ready(Ok(Confirmation::Returned))));
         };
         if !self.channel.status().connected() {
             return Err(gone());
@@ -80,7 +80,7 @@ struct Job {
     exchange: ShortString,
     key: ShortString,
     message: Message,
-    answer: oneshot::Sender<Result<Confirmed>>,
+    answer: oneshot::Sender<Result<Confirmation>>,
 }
 
 /// Task behind a publisher.
@@ -122,7 +122,7 @@ impl Pump {
     /// other tasks.
     fn settle<F>(&mut self, sent: &mut FuturesUnordered<F>)
     where
-        F: Future<Output = (u64, lapin::Result<Confirmation>)>,
+        F: Future<Output = (u64, lapin::Result<lapin::Confirmation>)>,
     {
         let mut empty_looks = 0;
         while empty_looks < 2 {
@@ -146,7 +146,7 @@ async fn publish(
     exchange: ShortString,
     key: ShortString,
     message: Message,
-) -> (u64, lapin::Result<Confirmation>) {
+) -> (u64, lapin::Result<lapin::Confirmation>) {
     let properties = convert::outgoing(&message.properties);
     let sending = channel.basic_publish(exchange, key, MANDATORY, &message.body, properties);
     match sending.await {

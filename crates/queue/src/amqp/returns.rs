@@ -7,12 +7,11 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use lapin::Confirmation;
 use lapin::message::BasicReturnMessage;
 use tokio::sync::oneshot;
 
 use super::fault;
-use crate::{Confirmed, Error, Result};
+use crate::{Confirmation, Error, Result};
 
 /// Number of bytes at the start of a body that identify it: sealed frames begin with a random salt,
 /// or with a stream id and its counter.
@@ -54,7 +53,7 @@ pub(super) struct Ledger {
 
 struct Entry {
     mark: Mark,
-    answer: oneshot::Sender<Result<Confirmed>>,
+    answer: oneshot::Sender<Result<Confirmation>>,
     returned: bool,
     told: Option<Told>,
 }
@@ -63,15 +62,19 @@ struct Entry {
 enum Told {
     /// Confirm without a return. No return was queued in lapin, so the message's own, if any, came
     /// before.
-    Certain(Confirmed),
+    Certain(Confirmation),
     /// Confirm with a return, which is not necessarily the message's own.
-    Handed(Confirmed),
+    Handed(Confirmation),
     Failed(Error),
 }
 
 impl Ledger {
     /// Adds a message that is about to be sent, and returns its number.
-    pub(super) fn enter(&mut self, mark: Mark, answer: oneshot::Sender<Result<Confirmed>>) -> u64 {
+    pub(super) fn enter(
+        &mut self,
+        mark: Mark,
+        answer: oneshot::Sender<Result<Confirmation>>,
+    ) -> u64 {
         let number = self.next;
         self.next += 1;
         self.unanswered.insert(number, Entry { mark, answer, returned: false, told: None });
@@ -79,11 +82,11 @@ impl Ledger {
     }
 
     /// Records lapin's outcome for a message.
-    pub(super) fn note(&mut self, (number, told): (u64, lapin::Result<Confirmation>)) {
+    pub(super) fn note(&mut self, (number, told): (u64, lapin::Result<lapin::Confirmation>)) {
         let (confirmed, handed) = match told {
-            Ok(Confirmation::Ack(handed)) => (Ok(Confirmed::Taken), handed),
-            Ok(Confirmation::Nack(handed)) => (Ok(Confirmed::Refused), handed),
-            Ok(Confirmation::NotRequested) => (Ok(Confirmed::Taken), None),
+            Ok(lapin::Confirmation::Ack(handed)) => (Ok(Confirmation::Ack), handed),
+            Ok(lapin::Confirmation::Nack(handed)) => (Ok(Confirmation::Nack), handed),
+            Ok(lapin::Confirmation::NotRequested) => (Ok(Confirmation::Ack), None),
             Err(error) => (Err(fault::lost(&error)), None),
         };
         let told = match (confirmed, &handed) {
@@ -131,7 +134,7 @@ impl Ledger {
         let Some(entry) = self.unanswered.remove(&number) else { return };
         let answer = match entry.told {
             Some(Told::Failed(error)) => Err(error),
-            Some(_) if entry.returned => Ok(Confirmed::Returned),
+            Some(_) if entry.returned => Ok(Confirmation::Returned),
             Some(Told::Certain(confirmed)) => Ok(confirmed),
             Some(Told::Handed(confirmed)) if nothing_waits => Ok(confirmed),
             told => {

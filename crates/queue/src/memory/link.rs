@@ -13,8 +13,8 @@ use super::Shared;
 use super::peer::Peer;
 use super::queue::Queue;
 use crate::{
-    Confirm, Confirmed, Connection, Consumer, Delivery, Depth, Error, Message, Publisher, Result,
-    Settle, Subscription,
+    Confirm, Confirmation, Connection, Consumer, Delivery, Depth, Error, Message, Publisher,
+    Result, Settle, Subscription,
 };
 
 /// Connection that lives as long as any object created from it, as over AMQP.
@@ -316,7 +316,7 @@ impl Publisher for MemoryPublisher {
             return Err(no_exchange());
         }
         let routed = self.link.shared.change(|state| state.publish(exchange, key, message));
-        let confirmed: Result<Confirmed> = routed.ok_or_else(|| {
+        let confirmed: Result<Confirmation> = routed.ok_or_else(|| {
             self.closed.send_replace(true);
             no_exchange()
         });

@@ -7,7 +7,7 @@ use nsbridge_protocol::{ModelName, Priority, Revision};
 use tokio::time::Instant;
 
 use super::queue::{Arguments, DeadLetter, Queue, Subscriber};
-use crate::{Confirmed, Depth, Error, Limits, Message, Result};
+use crate::{Confirmation, Depth, Error, Limits, Message, Result};
 
 /// Queues, bindings and connections of a memory broker.
 #[derive(Debug, Default)]
@@ -156,20 +156,20 @@ impl State {
         exchange: &str,
         key: &str,
         message: Message,
-    ) -> Option<Confirmed> {
+    ) -> Option<Confirmation> {
         let mut targets = self.targets(exchange, key)?;
         let bytes = message.body.len() as u64;
         let has_room =
             |name: &String| self.queues.get(name).is_none_or(|queue| queue.has_room_for(bytes));
-        let Some(last) = targets.pop() else { return Some(Confirmed::Returned) };
+        let Some(last) = targets.pop() else { return Some(Confirmation::Returned) };
         if !targets.iter().chain([&last]).all(has_room) {
-            return Some(Confirmed::Refused);
+            return Some(Confirmation::Nack);
         }
         for name in targets {
             self.put(&name, message.clone(), None);
         }
         self.put(&last, message, None);
-        Some(Confirmed::Taken)
+        Some(Confirmation::Ack)
     }
 
     fn targets(&self, exchange: &str, key: &str) -> Option<Vec<String>> {

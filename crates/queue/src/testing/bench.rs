@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nsbridge_protocol::{ModelName, topology};
 
-use crate::{Broker, Confirmed, Connection, Consumer, Delivery, Message, Publisher};
+use crate::{Broker, Confirmation, Connection, Consumer, Delivery, Message, Publisher};
 
 /// Time limit for a message that must arrive.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -101,7 +101,7 @@ pub(super) async fn publish(
     exchange: &str,
     key: &str,
     message: Message,
-) -> Confirmed {
+) -> Confirmation {
     let confirm = publisher.publish(exchange, key, message).await.expect("it can be published");
     let answer = tokio::time::timeout(PATIENCE, confirm).await;
     answer.expect("the broker confirms").expect("the channel stays")
@@ -111,7 +111,7 @@ pub(super) async fn publish(
 pub(super) async fn put(connection: &Arc<dyn Connection>, queue: &str, bodies: &[&str]) {
     let publisher = publisher(connection).await;
     for body in bodies {
-        assert_eq!(publish(&*publisher, "", queue, message(body)).await, Confirmed::Taken);
+        assert_eq!(publish(&*publisher, "", queue, message(body)).await, Confirmation::Ack);
     }
 }
 

@@ -8,7 +8,7 @@ use super::bench::{
     Bench, consumer, message, model, publish, publisher, put, reply_queue, silence, take,
     take_and_ack, unique,
 };
-use crate::{Confirmed, Error};
+use crate::{Confirmation, Error};
 
 /// Checks that a lost connection requeues its messages in their order and counts the deliveries.
 pub async fn a_lost_connection_gives_its_messages_back_counted(bench: &Bench) {
@@ -23,7 +23,7 @@ pub async fn a_lost_connection_gives_its_messages_back_counted(bench: &Bench) {
     let mut after = consumer(&connection, &queue, 3).await;
     for (body, count) in [("a", 1), ("b", 1), ("c", 0)] {
         let delivery = take(&mut after, body).await;
-        assert_eq!(delivery.deliveries, count, "deliveries of {body}");
+        assert_eq!(delivery.earlier_deliveries, count, "deliveries of {body}");
         assert!(delivery.ack().await.expect("the channel stays"));
     }
 }
@@ -54,7 +54,7 @@ pub async fn a_requeue_after_the_connection_is_gone_does_nothing(bench: &Bench) 
     assert!(!stale.requeue().await.expect("a stale requeue is an answer, not a failure"));
     let mut after = consumer(&connection, &queue, 2).await;
     let again = take(&mut after, "a").await;
-    assert_eq!(again.deliveries, 1);
+    assert_eq!(again.earlier_deliveries, 1);
     silence(&mut after).await;
 }
 
@@ -90,7 +90,7 @@ pub async fn a_closed_connection_is_lost_and_gives_its_messages_back(bench: &Ben
 
     let connection = bench.connect().await;
     let mut after = consumer(&connection, &queue, 1).await;
-    assert_eq!(take(&mut after, "a").await.deliveries, 1);
+    assert_eq!(take(&mut after, "a").await.earlier_deliveries, 1);
     assert!(!stale.ack().await.unwrap_or(false));
 }
 
@@ -111,13 +111,13 @@ pub async fn a_control_queue_goes_with_its_connection(bench: &Bench) {
     let publisher = publisher(&client).await;
     for key in [model.as_str(), &queue, &of_revision] {
         let sent = publish(&*publisher, CONTROL_EXCHANGE, key, message(key)).await;
-        assert_eq!(sent, Confirmed::Taken);
+        assert_eq!(sent, Confirmation::Ack);
         take_and_ack(&mut control, key).await;
     }
     worker.close().await;
     for key in [model.as_str(), &queue, &of_revision] {
         let sent = publish(&*publisher, CONTROL_EXCHANGE, key, message(key)).await;
-        assert_eq!(sent, Confirmed::Returned);
+        assert_eq!(sent, Confirmation::Returned);
     }
 }
 
@@ -131,7 +131,7 @@ pub async fn a_reply_queue_outlives_its_clients_connection(bench: &Bench) {
 
     let publisher = publisher(&connection).await;
     let sent = publish(&*publisher, REPLY_EXCHANGE, &queue, message("late")).await;
-    assert_eq!(sent, Confirmed::Taken);
+    assert_eq!(sent, Confirmation::Ack);
     connection.declare_reply_queue(&queue).await.expect("declaring it again changes nothing");
     take_and_ack(&mut consumer(&connection, &queue, 8).await, "late").await;
 }

@@ -6,7 +6,7 @@ use super::bench::{
     Bench, consumer, depth, message, model, next, publish, publisher, put, reply_queue, requeue,
     silence, take, take_and_ack, text,
 };
-use crate::{Confirmed, Delivery, Header};
+use crate::{Confirmation, Delivery, Header};
 
 /// Checks that a first delivery ignores counts in the publisher's headers.
 ///
@@ -21,17 +21,17 @@ pub async fn a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote(bench:
     }
     spoofed.properties.headers.insert(header::EPOCH.to_owned(), Header::Int(3));
     let publisher = publisher(&connection).await;
-    assert_eq!(publish(&*publisher, "", &queue, spoofed).await, Confirmed::Taken);
+    assert_eq!(publish(&*publisher, "", &queue, spoofed).await, Confirmation::Ack);
 
     let mut consumer = consumer(&connection, &queue, 1).await;
     let first = take(&mut consumer, "spoofed").await;
-    assert_eq!((first.deliveries, first.redelivered), (0, false));
+    assert_eq!((first.earlier_deliveries, first.redelivered), (0, false));
     let headers = &first.message.properties.headers;
     assert_eq!(headers.keys().collect::<Vec<_>>(), [header::EPOCH]);
 
     requeue(first).await;
     let second = take(&mut consumer, "spoofed").await;
-    assert_eq!((second.deliveries, second.redelivered), (1, true));
+    assert_eq!((second.earlier_deliveries, second.redelivered), (1, true));
     assert!(!second.message.properties.headers.contains_key(header::DELIVERY_COUNT));
 }
 
@@ -43,7 +43,7 @@ pub async fn a_requeued_message_comes_back_counted(bench: &Bench) {
     let mut consumer = consumer(&connection, &queue, 1).await;
     for count in 0..4 {
         let delivery = take(&mut consumer, "a").await;
-        assert_eq!((delivery.deliveries, delivery.redelivered), (count, count > 0));
+        assert_eq!((delivery.earlier_deliveries, delivery.redelivered), (count, count > 0));
         requeue(delivery).await;
     }
 }
@@ -55,7 +55,7 @@ pub async fn a_dropped_delivery_goes_back(bench: &Bench) {
     put(&connection, &queue, &["a"]).await;
     let mut consumer = consumer(&connection, &queue, 1).await;
     drop(take(&mut consumer, "a").await);
-    assert_eq!(take(&mut consumer, "a").await.deliveries, 1);
+    assert_eq!(take(&mut consumer, "a").await.earlier_deliveries, 1);
 }
 
 /// Checks that a requeued message goes ahead of messages that were never delivered.
@@ -213,7 +213,7 @@ pub async fn m3_a_body_beyond_the_limit_of_its_queue_is_not_handed_out(bench: &B
         for bytes in [limit, limit + 1, 2 * limit, 4] {
             let mut message = message(&"x".repeat(bytes));
             message.properties.message_id = Some(bytes.to_string());
-            assert_eq!(publish(&*publisher, "", &queue, message).await, Confirmed::Taken);
+            assert_eq!(publish(&*publisher, "", &queue, message).await, Confirmation::Ack);
         }
         for bytes in [limit, limit + 1, 2 * limit, 4] {
             let delivery = next(&mut consumer).await;

@@ -9,7 +9,7 @@ use super::bench::{
     Bench, consumer, depth, message, model, next, publish, publisher, put, reply_queue, take,
     take_and_ack, unique,
 };
-use crate::{Confirmed, Error, Header, Message};
+use crate::{Confirmation, Error, Header, Message};
 
 /// Checks that a consumer receives body and properties as the publisher set them.
 pub async fn a_message_arrives_as_it_was_sent(bench: &Bench) {
@@ -26,7 +26,7 @@ pub async fn a_message_arrives_as_it_was_sent(bench: &Bench) {
     headers.insert(header::EPOCH.to_owned(), Header::Int(-1));
 
     let publisher = publisher(&connection).await;
-    assert_eq!(publish(&*publisher, "", &queue, sent.clone()).await, Confirmed::Taken);
+    assert_eq!(publish(&*publisher, "", &queue, sent.clone()).await, Confirmation::Ack);
     let mut consumer = consumer(&connection, &queue, 1).await;
     let delivery = next(&mut consumer).await;
     assert_eq!(delivery.message.properties, sent.properties);
@@ -42,10 +42,10 @@ pub async fn a_message_for_nobody_is_returned(bench: &Bench) {
     let nobody = topology::reply_queue(unique());
     for exchange in ["", REPLY_EXCHANGE] {
         let sent = publish(&*publisher, exchange, &nobody, message("anyone?")).await;
-        assert_eq!(sent, Confirmed::Returned);
+        assert_eq!(sent, Confirmation::Returned);
     }
     let too_long = "q".repeat(300);
-    assert_eq!(publish(&*publisher, "", &too_long, message("?")).await, Confirmed::Returned);
+    assert_eq!(publish(&*publisher, "", &too_long, message("?")).await, Confirmation::Returned);
 }
 
 /// Checks that a return reaches the publish call that it belongs to.
@@ -60,9 +60,9 @@ pub async fn a_return_is_told_to_the_publish_that_it_belongs_to(bench: &Bench) {
     let mut confirms = Vec::new();
     for number in 0..600 {
         let (key, expected) = match number % 7 {
-            0 | 3 => (&nobody, Confirmed::Returned),
-            1 | 4 | 5 => (&quorum, Confirmed::Taken),
-            _ => (&classic, Confirmed::Taken),
+            0 | 3 => (&nobody, Confirmation::Returned),
+            1 | 4 | 5 => (&quorum, Confirmation::Ack),
+            _ => (&classic, Confirmation::Ack),
         };
         let message = message(&format!("message {number}"));
         let confirm = publisher.publish("", key, message).await.expect("it can be published");
@@ -82,7 +82,7 @@ pub async fn a_confirm_may_be_dropped(bench: &Bench) {
     for _ in 0..5_000 {
         drop(publisher.publish("", &queue, message("a")).await.expect("it can be published"));
     }
-    assert_eq!(publish(&*publisher, "", &queue, message("a")).await, Confirmed::Taken);
+    assert_eq!(publish(&*publisher, "", &queue, message("a")).await, Confirmation::Ack);
 }
 
 /// Checks that messages of one publisher keep their order, even if the confirms are dropped.
@@ -109,7 +109,7 @@ pub async fn a_full_queue_refuses_until_there_is_room(bench: &Bench) {
     let publisher = publisher(&connection).await;
     let large = "x".repeat(1_000);
     let mut taken = 0;
-    while publish(&*publisher, "", &queue, message(&large)).await == Confirmed::Taken {
+    while publish(&*publisher, "", &queue, message(&large)).await == Confirmation::Ack {
         taken += 1;
         assert!(taken < 1_000, "the queue never got full");
     }
@@ -120,7 +120,7 @@ pub async fn a_full_queue_refuses_until_there_is_room(bench: &Bench) {
     }
     // RabbitMQ accepts messages again shortly after there is space.
     let mut tries = 0;
-    while publish(&*publisher, "", &queue, message("small")).await != Confirmed::Taken {
+    while publish(&*publisher, "", &queue, message("small")).await != Confirmation::Ack {
         tries += 1;
         assert!(tries < 100, "an empty queue still refuses");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -139,7 +139,7 @@ pub async fn m5_a_full_retry_queue_refuses(bench: &Bench) {
     let [.., longest] = topology::RETRY_TIERS;
     let queue = topology::retry_queue(&model, Priority::Interactive, longest);
     let mut taken = 0;
-    while publish(&*publisher, "", &queue, message(&"x".repeat(1_000))).await == Confirmed::Taken {
+    while publish(&*publisher, "", &queue, message(&"x".repeat(1_000))).await == Confirmation::Ack {
         taken += 1;
         assert!(taken < 1_000, "the queue never got full");
     }
@@ -158,7 +158,7 @@ pub async fn m5_dead_letters_beyond_their_limit_push_out_the_oldest(bench: &Benc
     let queue = topology::dead_queue(&model);
     for number in 0..30 {
         let letter = format!("{number:1000}");
-        assert_eq!(publish(&*publisher, "", &queue, message(&letter)).await, Confirmed::Taken);
+        assert_eq!(publish(&*publisher, "", &queue, message(&letter)).await, Confirmation::Ack);
     }
     let kept = connection.depth(&queue).await.expect("the queue is there").messages;
     assert!((10..=20).contains(&kept), "{kept} letters of 1,000 bytes are kept");
@@ -220,7 +220,7 @@ pub async fn a_run_record_forgets_its_oldest_entries(bench: &Bench) {
     connection.declare_run_record(&record).await.expect("it is declared");
     let publisher = publisher(&connection).await;
     for _ in 0..topology::RUN_RECORD_LENGTH + 10 {
-        assert_eq!(publish(&*publisher, "", &record, message("")).await, Confirmed::Taken);
+        assert_eq!(publish(&*publisher, "", &record, message("")).await, Confirmation::Ack);
     }
     let entries = connection.declare_run_record(&record).await.expect("it is declared");
     assert_eq!(entries, topology::RUN_RECORD_LENGTH);

@@ -10,7 +10,7 @@ use super::bench::{
     Bench, PATIENCE, consumer, depth, expiring, message, model, publish, publisher, put,
     reply_queue, requeue, silence, take, take_and_ack,
 };
-use crate::Confirmed;
+use crate::Confirmation;
 
 const SOON: Duration = Duration::from_millis(300);
 
@@ -23,7 +23,7 @@ pub async fn an_expired_message_is_a_dead_letter(bench: &Bench) {
     let mut dead = consumer(&connection, &topology::dead_queue(&model), 1).await;
     let letter = take(&mut dead, "a").await;
     assert_eq!(letter.death.as_deref(), Some("expired"));
-    assert_eq!(letter.deliveries, 0);
+    assert_eq!(letter.earlier_deliveries, 0);
     assert_eq!(letter.message.properties.expiration, None);
     silence(&mut consumer(&connection, &queue, 1).await).await;
 }
@@ -68,13 +68,13 @@ pub async fn a_message_that_comes_back_too_often_is_a_dead_letter(bench: &Bench)
     let mut worker = consumer(&connection, &queue, 1).await;
     for count in 0..=2 {
         let delivery = take(&mut worker, "a").await;
-        assert_eq!(delivery.deliveries, count);
+        assert_eq!(delivery.earlier_deliveries, count);
         requeue(delivery).await;
     }
     let mut dead = consumer(&connection, &topology::dead_queue(&model), 1).await;
     let letter = take(&mut dead, "a").await;
     assert_eq!(letter.death.as_deref(), Some("delivery_limit"));
-    assert_eq!((letter.deliveries, letter.redelivered), (0, false));
+    assert_eq!((letter.earlier_deliveries, letter.redelivered), (0, false));
     silence(&mut worker).await;
 }
 
@@ -93,10 +93,10 @@ async fn leads_back(bench: &Bench, priority: Priority) {
     let sent = Instant::now();
     let retry = topology::retry_queue(&model, priority, RETRY_TIERS[0]);
     let later = expiring("again", Duration::from_secs(600));
-    assert_eq!(publish(&*publisher, "", &retry, later).await, Confirmed::Taken);
+    assert_eq!(publish(&*publisher, "", &retry, later).await, Confirmation::Ack);
     let again = take(&mut worker, "again").await;
     assert!(sent.elapsed() >= RETRY_TIERS[0].delay.mul_f64(0.9), "after {:?}", sent.elapsed());
-    assert_eq!((again.deliveries, again.redelivered), (0, false));
+    assert_eq!((again.earlier_deliveries, again.redelivered), (0, false));
     assert_eq!(again.death.as_deref(), Some("expired"));
     // The broker removes the expiration of a message that it moves. The binding deadline is sealed
     // in the request.
@@ -113,16 +113,16 @@ pub async fn a_reply_queue_goes_when_its_lease_is_over(bench: &Bench) {
     let client = consumer(&connection, &queue, 1).await;
     sleep(Duration::from_millis(1500)).await;
     let held = publish(&*publisher, REPLY_EXCHANGE, &queue, message("a")).await;
-    assert_eq!(held, Confirmed::Taken, "a queue with a consumer stays");
+    assert_eq!(held, Confirmation::Ack, "a queue with a consumer stays");
 
     drop(client);
     sleep(Duration::from_millis(200)).await;
     let leased = publish(&*publisher, REPLY_EXCHANGE, &queue, message("b")).await;
-    assert_eq!(leased, Confirmed::Taken, "its lease is not over");
+    assert_eq!(leased, Confirmation::Ack, "its lease is not over");
     // A publish does not renew the lease.
     let over = async {
         let exchange = REPLY_EXCHANGE;
-        while publish(&*publisher, exchange, &queue, message("c")).await != Confirmed::Returned {
+        while publish(&*publisher, exchange, &queue, message("c")).await != Confirmation::Returned {
             sleep(Duration::from_millis(100)).await;
         }
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nsbridge_queue::{Broker, Confirmed, MemoryBroker, Message};
+use nsbridge_queue::{Broker, Confirmation, MemoryBroker, Message};
 
 #[tokio::test(start_paused = true)]
 async fn a_blocked_broker_holds_publishers_back_and_nobody_else() {
@@ -23,7 +23,7 @@ async fn a_blocked_broker_holds_publishers_back_and_nobody_else() {
 
     broker.unblock();
     let confirmed = publishing.await.unwrap().await.unwrap();
-    assert_eq!(confirmed, Confirmed::Taken);
+    assert_eq!(confirmed, Confirmation::Ack);
 }
 
 #[tokio::test(start_paused = true)]

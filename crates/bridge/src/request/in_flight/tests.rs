@@ -43,7 +43,7 @@ fn job(n: u16) -> JobIdentity {
 }
 
 fn register(in_flight: &InFlight, n: u16, owned: OwnedDelivery) -> Registration<'_> {
-    let attempt = AttemptNo::new(0, owned.delivery.deliveries);
+    let attempt = AttemptNo::new(0, owned.delivery.earlier_deliveries);
     in_flight.register(&job(n), owned, attempt)
 }
 

@@ -103,8 +103,8 @@ const MUTANTS: &[Mutant] = &[
         name: "trusted-count",
         file: "crates/queue/src/delivery.rs",
         edits: &[(
-            "let deliveries = if redelivered { count } else { 0 };",
-            "let deliveries = count;",
+            "let earlier_deliveries = if redelivered { count } else { 0 };",
+            "let earlier_deliveries = count;",
         )],
         judge: Judge::Test {
             package: "nsbridge-queue",
@@ -169,7 +169,7 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/bridge/src/request/lifecycle.rs",
         edits: &[(
             "slots.acquire(arrival, runs, in_flight, drain, request, running)",
-            "slots.acquire(arrival, (runs + request.deliveries as u32) / 2, in_flight, drain, request, running)",
+            "slots.acquire(arrival, (runs + request.earlier_deliveries as u32) / 2, in_flight, drain, request, running)",
         )],
         judge: Judge::Scenario("rolling", 1),
     },
@@ -308,7 +308,7 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/bridge/src/request/lifecycle.rs",
         edits: &[(
             "(None, None)",
-            "(Some(ReplySender::open(context, self.running.attempt()).await?), None)",
+            "(Some(ReplySender::start(context, self.running.attempt()).await?), None)",
         )],
         judge: Judge::Test {
             package: "nsbridge",
@@ -403,8 +403,8 @@ const MUTANTS: &[Mutant] = &[
         name: "preemptions-are-counted",
         file: "crates/bridge/src/request/settlement.rs",
         edits: &[(
-            "owned.delivery.deliveries + 1 >= RENEW_DELIVERIES",
-            "owned.delivery.deliveries == u64::MAX",
+            "owned.delivery.earlier_deliveries + 1 >= RENEW_DELIVERIES",
+            "owned.delivery.earlier_deliveries == u64::MAX",
         )],
         judge: Judge::Test {
             package: "nsbridge",

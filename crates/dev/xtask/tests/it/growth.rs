@@ -73,7 +73,7 @@ const FIXED: [&str; 33] = [
     "nsbridge-handler StartAt",
     "nsbridge-handler Stop",
     "nsbridge-kernels Format",
-    "nsbridge-queue Confirmed",
+    "nsbridge-queue Confirmation",
 ];
 
 /// Public type that other crates can write in full, or match in full.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use nsbridge_protocol::topology::model_queue;
-use nsbridge_queue::{AmqpBroker, Broker, Confirmed, Message};
+use nsbridge_queue::{AmqpBroker, Broker, Confirmation, Message};
 
 use crate::follow::client_was_gone;
 use crate::journal::{What, from_hex};
@@ -38,7 +38,7 @@ impl Stage {
             let connection = AmqpBroker::new(&url)?.connect("forger").await?;
             let publisher = connection.publisher().await?;
             let confirmed = publisher.publish("", &queue, message).await?.await?;
-            ensure!(confirmed == Confirmed::Taken, "the forged copy was not taken");
+            ensure!(confirmed == Confirmation::Ack, "the forged copy was not taken");
             connection.close().await;
             Ok(())
         })
