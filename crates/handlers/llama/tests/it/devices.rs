@@ -145,7 +145,7 @@ fn blocks_of_a_gguf_file_give_nearly_the_logits_of_the_engine() {
     ] {
         let dir = quantized(drawn(&shape("Llama", more)).path(), mix);
         let right = logits(&mut network::open(dir.path(), &cpu()));
-        for (setup, tolerance) in devices() {
+        for (number, (setup, tolerance)) in devices().into_iter().enumerate() {
             // The engine computes f16 weights in f32; a GPU computes them in f16.
             let setup = Setup { ranks, ..setup };
             let in_f32 = |on: CandleDevices| Setup {
@@ -157,8 +157,9 @@ fn blocks_of_a_gguf_file_give_nearly_the_logits_of_the_engine() {
                 _ => setup,
             };
             let found = logits(&mut network::open(dir.path(), &setup));
-            // Both round activations to eight bits, in different ways.
-            let tolerance = if mix == Mix::F16 { tolerance } else { tolerance.max(4e-2) };
+            // Both round activations to eight bits, in different ways. The first device is a CPU.
+            let rounding = if number == 0 { 4e-2 } else { 5e-2 };
+            let tolerance = if mix == Mix::F16 { tolerance } else { tolerance.max(rounding) };
             let distance = distance(&right, &found);
             assert!(distance < tolerance, "{mix} {more} on {setup:?}: {distance}");
         }
