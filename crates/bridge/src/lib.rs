@@ -73,12 +73,12 @@ pub use nsbridge_handler::chain;
 pub use nsbridge_handler::testing;
 #[doc(inline)]
 pub use nsbridge_handler::{
-    AsyncHandler, AsyncJob, AttemptNo, Batch, BatchOptions, Batched, Cause, ChatMessage, Embedding,
-    EmbeddingInput, EmbeddingPiece, EmbeddingText, Emitter, EncodingFormat, Error, Fingerprint,
-    Finish, FinishReason, Handler, Health, Item, Job, JobInfo, JsonSchema, JudgeInput, JudgeLabel,
-    JudgeScores, Limits, Measure, MeasureKind, Model, Models, Pieces, Refused, ReplayKey,
-    RequestId, ResponseFormat, Result, Retryable, Stop, Tenant, TextInput, TextPiece, TokenLogprob,
-    TokenText, ToolCall, TraceParent, Usage, quote,
+    AsyncHandler, AsyncJob, AttemptNo, Batch, BatchLimits, BatchOptions, Batched, Cause,
+    ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText, Emitter, EncodingFormat,
+    Error, Fingerprint, Finish, FinishReason, Handler, Health, Item, Job, JobInfo, JsonSchema,
+    JudgeInput, JudgeLabel, JudgeScores, Measure, MeasureKind, Model, Models, Pieces, Refused,
+    ReplayKey, RequestId, ResponseFormat, Result, Retryable, Stop, Tenant, TextInput, TextPiece,
+    TokenLogprob, TokenText, ToolCall, TraceParent, Usage, quote,
 };
 pub use nsbridge_store as store;
 pub use serve::{log_to_stderr, run, run_async, serve, serve_async};

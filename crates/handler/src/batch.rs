@@ -97,8 +97,8 @@ pub trait Batch: Sized + 'static {
     fn run(&mut self, batch: &[Item<Self::Input>]) -> Result<Vec<Result<Self::Output>>>;
 
     /// Returns the default limits of a batch; the operator's options take precedence.
-    fn limits(&self) -> Limits {
-        Limits::default()
+    fn limits(&self) -> BatchLimits {
+        BatchLimits::default()
     }
 
     /// Runs one-time work that the first batch would otherwise wait for.
@@ -130,9 +130,9 @@ pub struct Item<I> {
 /// Limits of a batch. A batch starts when it is full or when its oldest request has waited long
 /// enough.
 ///
-/// A literal ends in `..Limits::default()`: minor versions add fields.
+/// A literal ends in `..BatchLimits::default()`: minor versions add fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct BatchLimits {
     /// Maximum number of inputs in a batch.
     pub batch_size: usize,
     /// Maximum time that a request waits for others while the model is idle. With zero, the
@@ -141,7 +141,7 @@ pub struct Limits {
     pub max_batch_delay: Duration,
 }
 
-impl Default for Limits {
+impl Default for BatchLimits {
     /// Up to 8 inputs a batch, with no delay.
     fn default() -> Self {
         Self { batch_size: 8, max_batch_delay: Duration::ZERO }
@@ -153,7 +153,7 @@ impl Default for Limits {
 /// Accepts two batches of requests at once: one that runs and one that gathers.
 pub struct Batched<B: Batch> {
     queue: Arc<Queue<B::Input, B::Output>>,
-    limits: Limits,
+    limits: BatchLimits,
     fingerprint: Option<Fingerprint>,
     model: PhantomData<fn() -> B>,
 }

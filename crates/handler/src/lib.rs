@@ -64,7 +64,7 @@ pub mod source;
 pub mod testing;
 pub mod transcript;
 
-pub use batch::{Batch, BatchOptions, Batched, Item, Limits};
+pub use batch::{Batch, BatchLimits, BatchOptions, Batched, Item};
 pub use buffer::Buffer;
 pub use emitter::{Emitter, Refused};
 #[doc(hidden)]

@@ -11,8 +11,8 @@ pub mod training;
 
 use nsbridge::checkpoint::Checkpoint;
 use nsbridge::{
-    Batch, Error, Fingerprint, Item, JudgeInput, JudgeLabel, JudgeScores, Limits, Models, Result,
-    quote,
+    Batch, BatchLimits, Error, Fingerprint, Item, JudgeInput, JudgeLabel, JudgeScores, Models,
+    Result, quote,
 };
 use serde::{Deserialize, Serialize};
 
@@ -74,8 +74,8 @@ impl Batch for Identifier {
         Ok(read.into_iter().map(answer).collect())
     }
 
-    fn limits(&self) -> Limits {
-        Limits { batch_size: 32, ..Limits::default() }
+    fn limits(&self) -> BatchLimits {
+        BatchLimits { batch_size: 32, ..BatchLimits::default() }
     }
 
     fn fingerprint(&self) -> Option<Fingerprint> {

@@ -8,7 +8,7 @@ use serde::de::value::{MapAccessDeserializer, StringDeserializer};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, forward_to_deserialize_any};
 
-use super::Limits;
+use super::BatchLimits;
 use crate::{Error, Result};
 
 /// Option names. Names and meanings are those of TorchServe and DJLServing.
@@ -80,14 +80,14 @@ impl Asked {
     /// # Errors
     ///
     /// Returns an error if the model's own batch size is out of range.
-    pub(super) fn over(self, model: Limits) -> Result<Limits> {
+    pub(super) fn over(self, model: BatchLimits) -> Result<BatchLimits> {
         let batch_size = self.batch_size.unwrap_or(model.batch_size);
         if !(1..=MOST).contains(&batch_size) {
             let why = format!("the model's own limit {SIZE} is {batch_size}, not from 1 to {MOST}");
             return Err(Error::fatal(why));
         }
         let max_batch_delay = self.max_batch_delay.unwrap_or(model.max_batch_delay);
-        Ok(Limits { batch_size, max_batch_delay })
+        Ok(BatchLimits { batch_size, max_batch_delay })
     }
 }
 

@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::{Item, Limits};
+use super::{BatchLimits, Item};
 use crate::{Emitter, Error, Result};
 
 /// Queue with at most one entry per call: a call that ends removes its request.
@@ -121,7 +121,7 @@ impl<I, O: Serialize> Queue<I, O> {
     }
 
     /// Waits until a batch starts: it is full, or its oldest request has waited long enough.
-    pub(super) fn next(&self, limits: Limits) -> Work<I, O> {
+    pub(super) fn next(&self, limits: BatchLimits) -> Work<I, O> {
         let mut state = self.state.lock();
         loop {
             if state.over.is_some() {

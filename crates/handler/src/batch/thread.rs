@@ -8,12 +8,12 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::queue::{Call, Queue, Work};
-use super::{Batch, BatchOptions, Item, Limits};
+use super::{Batch, BatchLimits, BatchOptions, Item};
 use crate::{Error, Models, Result};
 
 /// Properties of a model, known once it is loaded.
 pub(super) struct Loaded {
-    pub(super) limits: Limits,
+    pub(super) limits: BatchLimits,
     pub(super) fingerprint: Option<Fingerprint>,
 }
 
@@ -57,7 +57,7 @@ impl<I, O: Serialize> Drop for Ending<'_, I, O> {
     }
 }
 
-fn serve<B: Batch>(model: &mut B, queue: &Queue<B::Input, B::Output>, limits: Limits) {
+fn serve<B: Batch>(model: &mut B, queue: &Queue<B::Input, B::Output>, limits: BatchLimits) {
     loop {
         match queue.next(limits) {
             Work::WarmUp(done) => {

@@ -14,8 +14,8 @@ use crate::tree::{none, root, text};
 const WRITTEN: [&str; 18] = [
     "nsbridge-gateway Limits",
     "nsbridge-gateway Model",
+    "nsbridge-handler BatchLimits",
     "nsbridge-handler BatchOptions",
-    "nsbridge-handler Limits",
     "nsbridge-judged Category",
     "nsbridge-judged JudgeOptions",
     "nsbridge-judged JudgedOptions",

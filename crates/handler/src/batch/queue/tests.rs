@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::oneshot;
 
-use super::{Item, Limits, Place, Queue, Work};
+use super::{BatchLimits, Item, Place, Queue, Work};
 use crate::transcript::{Reader, transcript};
 use crate::{AttemptNo, Emitter, JobInfo, RequestId, Stop};
 
@@ -43,12 +43,12 @@ fn join(queue: &Numbers, input: u32) -> Caller<'_> {
     Caller { place, reader, answer }
 }
 
-fn limits(batch_size: usize, max_batch_delay: Duration) -> Limits {
-    Limits { batch_size, max_batch_delay }
+fn limits(batch_size: usize, max_batch_delay: Duration) -> BatchLimits {
+    BatchLimits { batch_size, max_batch_delay }
 }
 
 /// Returns the next task of the thread, if there is one.
-fn work(queue: &Arc<Numbers>, limits: Limits) -> Option<Work<u32, u32>> {
+fn work(queue: &Arc<Numbers>, limits: BatchLimits) -> Option<Work<u32, u32>> {
     let (begun, work) = sync_channel(1);
     let asked = queue.clone();
     thread::spawn(move || begun.send(asked.next(limits)));
@@ -56,7 +56,7 @@ fn work(queue: &Arc<Numbers>, limits: Limits) -> Option<Work<u32, u32>> {
 }
 
 /// Returns the inputs of the next batch, if one starts.
-fn next(queue: &Arc<Numbers>, limits: Limits) -> Option<Vec<u32>> {
+fn next(queue: &Arc<Numbers>, limits: BatchLimits) -> Option<Vec<u32>> {
     match work(queue, limits)? {
         Work::Batch(items, _) => Some(items.into_iter().map(|item| item.input).collect()),
         Work::WarmUp(_) | Work::End => None,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use nsbridge_handler::erased::{AnyHandler, Call};
 use nsbridge_handler::transcript::Reader;
 use nsbridge_handler::{
-    AsyncHandler, Batch, BatchOptions, Batched, Error, Fingerprint, Finish, Item, Limits, Models,
-    Result, Stop, testing,
+    AsyncHandler, Batch, BatchLimits, BatchOptions, Batched, Error, Fingerprint, Finish, Item,
+    Models, Result, Stop, testing,
 };
 use nsbridge_protocol::Pieces;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -160,10 +160,10 @@ impl Batch for Probe {
         Ok(results)
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> BatchLimits {
         let none = self.0.0.state.lock().unwrap().load == Some(Load::NoBatch);
         let batch_size = if none { 0 } else { 3 };
-        Limits { batch_size, max_batch_delay: Duration::ZERO }
+        BatchLimits { batch_size, max_batch_delay: Duration::ZERO }
     }
 
     fn warm_up(&mut self) -> Result<()> {
