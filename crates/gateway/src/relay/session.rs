@@ -51,7 +51,7 @@ pub(super) struct Session {
 enum Event {
     Received(Option<Result<Frame, axum::Error>>),
     Delivered(Option<Delivery>),
-    Confirmation(u64, Answer),
+    Confirmed(u64, Answer),
     Lost(Error),
     Tick,
     Draining,
@@ -108,7 +108,7 @@ impl Session {
                 }
                 Event::Received(_) => return None,
                 Event::Delivered(delivery) => self.deliver(socket, delivery).await,
-                Event::Confirmation(number, answer) => {
+                Event::Confirmed(number, answer) => {
                     send(socket, Some(&Report::Answered { number, answer }), &[]).await
                 }
                 Event::Lost(error) => {
@@ -142,7 +142,7 @@ impl Session {
         tokio::select! {
             received = socket.recv() => Event::Received(received),
             delivery = delivery => Event::Delivered(delivery),
-            Some((number, answer)) = confirming.next() => Event::Confirmation(number, answer),
+            Some((number, answer)) = confirming.next() => Event::Confirmed(number, answer),
             error = connection.lost() => Event::Lost(error),
             _ = tick.tick() => Event::Tick,
             () = app.draining.cancelled() => Event::Draining,

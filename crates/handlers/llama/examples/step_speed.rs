@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use nsbridge_handler::{Error, Result};
 use nsbridge_llama::{Backend, BlockTable, Chunk, Config, Format, Model, Setup, Weights, tensors};
-use serde_json::{Map, Value, json};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde_json::{Value, json};
 
 /// Number of tokens before each step.
 const BEFORE: usize = 100;
@@ -29,25 +30,29 @@ const ENOUGH: Duration = Duration::from_secs(20);
 const ROWS: [usize; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 96];
 
 fn main() -> Result<()> {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let ranks = match arguments.get(3).map(|ranks| ranks.parse()) {
-        None => 1,
-        Some(Ok(ranks)) if ranks > 0 => ranks,
-        Some(_) => return Err(Error::bad_input("the number of ranks is not a positive number")),
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (model, format, processor, ranks) = match arguments[..] {
+        [model, format, processor] => (model, format, processor, "1"),
+        [model, format, processor, ranks] => (model, format, processor, ranks),
+        _ => {
+            return Err(Error::bad_input(
+                "give a model's folder, llama-8b or llama-70b; bf16, q8_0 or stored; a number of \
+                 threads or a device; and, for several, the number of ranks",
+            ));
+        }
     };
-    arguments.truncate(3);
-    let [model, format, processor] = &arguments[..] else {
-        return Err(Error::bad_input(
-            "give a model's folder, bf16, q8_0 or stored, and a number of threads or a device",
-        ));
+    let ranks = match ranks.parse() {
+        Ok(ranks) if ranks > 0 => ranks,
+        _ => return Err(Error::bad_input("the number of ranks is not a positive number")),
     };
     let drawn = tempfile::tempdir()?;
-    let dir = match model.as_str() {
+    let dir = match model {
         "llama-8b" => write_zeros(drawn.path(), &shape(4096, 14336, 32, 32))?,
         "llama-70b" => write_zeros(drawn.path(), &shape(8192, 28672, 80, 64))?,
         dir => Path::new(dir),
     };
-    let format = match format.as_str() {
+    let format = match format {
         "bf16" => Some(Format::Bf16),
         "q8_0" => Some(Format::Q8_0),
         _ => None,
@@ -98,14 +103,14 @@ fn write_zeros<'a>(folder: &'a Path, config: &Value) -> io::Result<&'a Path> {
     fs::write(folder.join("config.json"), config.to_string())?;
     let config =
         Config::read(&nsbridge_handler::Model::in_dir(folder)).map_err(io::Error::other)?;
-    let (mut header, mut end) = (Map::new(), 0);
-    for (name, shape) in tensors(&config) {
+    let mut end = 0;
+    let tensors = tensors(&config).map(|(name, shape)| {
         let start = end;
         end += 2 * shape.iter().product::<usize>();
-        let tensor = json!({ "dtype": "BF16", "shape": shape, "data_offsets": [start, end] });
-        header.insert(name, tensor);
-    }
-    let mut header = Value::from(header).to_string();
+        (name, TensorInfo { dtype: Dtype::BF16, shape, data_offsets: (start, end) })
+    });
+    let header = Metadata::new(None, tensors.collect()).map_err(io::Error::other)?;
+    let mut header = serde_json::to_string(&header)?;
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
     let mut file = File::create(folder.join("model.safetensors"))?;
     file.write_all(&(header.len() as u64).to_le_bytes())?;
