@@ -68,6 +68,35 @@ pub enum Error {
         /// Message of the broker.
         broker_says: String,
     },
+    /// Exchange that exists with another type or other arguments than the protocol's.
+    #[error(
+        "the exchange {exchange} is not nsbridge's: {broker_says}; delete it, or use another \
+         virtual host"
+    )]
+    Exchange {
+        /// Name of the exchange.
+        exchange: String,
+        /// Message of the broker.
+        broker_says: String,
+    },
+    /// Limit of the broker, of the virtual host or of the user that is reached. A later try may
+    /// succeed.
+    #[error(
+        "a limit of the broker is reached: {broker_says}; raise it (`rabbitmqctl set_user_limits`, \
+         `rabbitmqctl set_vhost_limits`, or the plan of a hosted broker)"
+    )]
+    Limit {
+        /// Message of the broker.
+        broker_says: String,
+    },
+    /// Declaration that the broker refused for another reason.
+    #[error("the broker refused to declare {name}: {broker_says}")]
+    Refused {
+        /// Name of the queue or the exchange.
+        name: String,
+        /// Message of the broker.
+        broker_says: String,
+    },
     /// Queue that does not exist.
     #[error("there is no queue {queue}")]
     NoQueue {
@@ -87,13 +116,17 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Lost { .. } => true,
+            // A limit may be raised.
+            Self::Limit { .. } => true,
             // A missing queue may be declared soon. The other errors need a person.
             Self::NoQueue { .. } => true,
             Self::Denied { .. }
             | Self::Gateway { .. }
             | Self::Address { .. }
             | Self::Plaintext { .. }
-            | Self::Topology { .. } => false,
+            | Self::Topology { .. }
+            | Self::Exchange { .. }
+            | Self::Refused { .. } => false,
         }
     }
 }

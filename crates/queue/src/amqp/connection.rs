@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,6 +26,8 @@ pub(super) struct AmqpConnection {
     settings: Settings,
     /// Reason for the end of the connection; `None` while it lives.
     ended: watch::Sender<Option<String>>,
+    /// True once the broker has closed a channel, whose id is then lost.
+    has_lost_ids: AtomicBool,
 }
 
 impl AmqpConnection {
@@ -33,11 +36,30 @@ impl AmqpConnection {
         let (ended, _) = watch::channel(None);
         let poll = settings.timing.connection_poll;
         settings.io.spawn(watch_over(Arc::clone(&inner), ended.clone(), poll));
-        Self { inner, settings, ended }
+        Self { inner, settings, ended, has_lost_ids: AtomicBool::new(false) }
     }
 
+    /// Opens a channel.
+    ///
+    /// lapin (4.12) cannot open an id again whose channel the broker has closed: each later use of
+    /// the id meets the error of then, and the id counts as used for good. So the next id is tried
+    /// instead. A connection without another id is closed, and its users open a new one.
     async fn channel(&self) -> Result<Channel> {
-        self.inner.create_channel().await.map_err(|error| fault::lost(&error))
+        loop {
+            let error = match self.inner.create_channel().await {
+                Ok(channel) => return Ok(channel),
+                Err(error) => error,
+            };
+            if fault::is_lost_id(&error) {
+                self.has_lost_ids.store(true, Ordering::Relaxed);
+                continue;
+            }
+            if fault::is_channel_limit(&error) && self.has_lost_ids.load(Ordering::Relaxed) {
+                tracing::warn!("the broker has closed many channels: the connection is replaced");
+                self.close().await;
+            }
+            return Err(fault::lost(&error));
+        }
     }
 
     async fn subscribe(&self, queue: &str, prefetch: u16, flows: bool) -> Result<Consumer> {

@@ -12,6 +12,11 @@ use crate::{Error, Result};
 /// Converts the error of a failed connection attempt.
 pub(super) fn connecting(address: &Address, error: lapin::Error) -> Error {
     let address = address.to_string();
+    if let ErrorKind::ProtocolError(refusal) = error.kind()
+        && names_a_limit(refusal.get_message().as_str())
+    {
+        return Error::Limit { broker_says: words(&error) };
+    }
     if refused_login(&error) {
         return Error::Denied { address, source: Box::new(error) };
     }
@@ -29,15 +34,45 @@ pub(super) fn lost(error: &lapin::Error) -> Error {
     Error::Lost { reason: words(error) }
 }
 
+/// Thing that is declared.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Declared<'a> {
+    Queue(&'a str),
+    Exchange(&'a str),
+}
+
 /// Converts the error of a failed declaration.
-pub(super) fn declaring(queue: &str, error: &lapin::Error) -> Error {
-    let clash = [AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::RESOURCELOCKED];
-    match soft(error) {
-        Some(kind) if clash.contains(kind) => {
-            Error::Topology { queue: queue.to_owned(), broker_says: words(error) }
-        }
-        _ => lost(error),
+///
+/// The broker has one error code for arguments that differ, for limits, and for arguments that it
+/// does not know. Only its message tells them apart.
+pub(super) fn declaring(declared: Declared<'_>, error: &lapin::Error) -> Error {
+    let refused = [AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::RESOURCELOCKED];
+    if !soft(error).is_some_and(|kind| refused.contains(kind)) {
+        return lost(error);
     }
+    refused_declaration(declared, words(error))
+}
+
+fn refused_declaration(declared: Declared<'_>, broker_says: String) -> Error {
+    if names_a_limit(&broker_says) {
+        return Error::Limit { broker_says };
+    }
+    let differs = broker_says.contains("inequivalent arg");
+    match declared {
+        Declared::Queue(queue) if differs => Error::Topology { queue: queue.to_owned(), broker_says },
+        Declared::Exchange(exchange) if differs => {
+            Error::Exchange { exchange: exchange.to_owned(), broker_says }
+        }
+        Declared::Queue(name) | Declared::Exchange(name) => {
+            Error::Refused { name: name.to_owned(), broker_says }
+        }
+    }
+}
+
+/// Returns true if a message of the broker is about a limit, such as "queue limit in vhost 'q' (3) is
+/// reached".
+fn names_a_limit(broker_says: &str) -> bool {
+    broker_says.contains("limit") && broker_says.contains("is reached")
 }
 
 /// Converts the error of a failed use of a queue that should exist.
@@ -49,6 +84,17 @@ pub(super) fn using(queue: &str, error: &lapin::Error) -> Error {
         }
         _ => lost(error),
     }
+}
+
+/// Returns true if a channel could not be opened because its id had belonged to a channel that the
+/// broker closed. A broker refuses no channel itself with an error of a channel.
+pub(super) fn is_lost_id(error: &lapin::Error) -> bool {
+    soft(error).is_some()
+}
+
+/// Returns true if no id is left for another channel.
+pub(super) fn is_channel_limit(error: &lapin::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ChannelsLimitReached)
 }
 
 fn words(error: &lapin::Error) -> String {
@@ -81,4 +127,37 @@ fn refused_login(error: &lapin::Error) -> bool {
 /// Converts a queue name to AMQP's type. A name that is too long for it belongs to no queue.
 pub(super) fn name(queue: &str) -> Result<ShortString> {
     ShortString::try_new(queue).map_err(|_| Error::NoQueue { queue: queue.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Declared, refused_declaration};
+    use crate::Error;
+
+    #[track_caller]
+    fn check(declared: Declared<'_>, broker_says: &str, sentence: &str, is_retryable: bool) {
+        let error: Error = refused_declaration(declared, broker_says.to_owned());
+        assert!(error.to_string().starts_with(sentence), "{error}");
+        assert_eq!(error.is_retryable(), is_retryable, "{error}");
+    }
+
+    /// Messages of RabbitMQ 3.10 and 4.0.
+    #[test]
+    fn a_refused_declaration_is_told_by_its_cause() {
+        let queue = Declared::Queue("nsbridge.m");
+        let classic = "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'nsbridge.m' in \
+                       vhost '/': received 'quorum' but current is 'classic'";
+        check(queue, classic, "the queue nsbridge.m exists with other arguments", false);
+        let fanout = "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'nsbridge.reply' in \
+                      vhost '/': received 'direct' but current is 'fanout'";
+        let exchange = Declared::Exchange("nsbridge.reply");
+        check(exchange, fanout, "the exchange nsbridge.reply is not nsbridge's", false);
+        let limit = "PRECONDITION_FAILED - cannot declare queue 'nsbridge.m': queue limit in vhost 'q' \
+                     (3) is reached";
+        check(queue, limit, "a limit of the broker is reached", true);
+        let other = "PRECONDITION_FAILED - invalid arg 'x-delivery-limit' for queue 'nsbridge.m'";
+        check(queue, other, "the broker refused to declare nsbridge.m", false);
+        let locked = "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'nsbridge.m'";
+        check(queue, locked, "the broker refused to declare nsbridge.m", false);
+    }
 }

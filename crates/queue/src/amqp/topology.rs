@@ -9,7 +9,7 @@ use lapin::{Channel, ExchangeKind};
 use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS};
 use nsbridge_protocol::{ModelName, Priority, Revision};
 
-use super::fault;
+use super::fault::{self, Declared};
 use crate::{Limits, Result};
 
 /// Declares all queues and exchanges of a model.
@@ -53,7 +53,7 @@ pub(super) async fn declare_run_record(channel: &Channel, queue: &str) -> Result
         ("x-max-length", number(topology::RUN_RECORD_LENGTH.into())),
     ]);
     let declared = channel.queue_declare(fault::name(queue)?, durable(), arguments).await;
-    let declared = declared.map_err(|error| fault::declaring(queue, &error))?;
+    let declared = declared.map_err(|error| fault::declaring(Declared::Queue(queue), &error))?;
     Ok(declared.message_count())
 }
 
@@ -98,7 +98,7 @@ async fn declare_exchanges(channel: &Channel) -> Result<()> {
             options,
             FieldTable::default(),
         );
-        declaring.await.map_err(|error| fault::declaring(exchange, &error))?;
+        declaring.await.map_err(|error| fault::declaring(Declared::Exchange(exchange), &error))?;
     }
     Ok(())
 }
@@ -110,7 +110,7 @@ async fn declare(
     arguments: FieldTable,
 ) -> Result<()> {
     let declared = channel.queue_declare(fault::name(queue)?, options, arguments).await;
-    declared.map(drop).map_err(|error| fault::declaring(queue, &error))
+    declared.map(drop).map_err(|error| fault::declaring(Declared::Queue(queue), &error))
 }
 
 async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Result<()> {

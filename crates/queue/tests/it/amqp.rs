@@ -2,9 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nsbridge_queue::{AmqpBroker, Broker, Error, Limits, Timing};
+use nsbridge_queue::{
+    AmqpBroker, Broker, Confirmation, Error, Limits, Message, Publisher, ReconnectingConnection, Timing,
+};
 use nsbridge_testkit::{Proxy, amqp_url};
 
 /// Starts a proxy in front of RabbitMQ; returns it with the broker's address through it.
@@ -207,4 +210,34 @@ async fn a_close_that_the_broker_does_not_answer_has_a_time_limit() {
     let closed = tokio::time::timeout(PATIENCE, connection.close()).await;
     assert!(closed.is_ok(), "the limit of a closing handshake");
     connection.lost().await;
+}
+
+/// The broker closes the channel of a publish that it refuses, and lapin never uses that id again.
+#[tokio::test]
+async fn channels_that_the_broker_closed_use_up_no_connection_for_good() {
+    let broker = AmqpBroker::new(&format!("{}?channel_max=4", amqp_url())).unwrap();
+    let connection = ReconnectingConnection::new(Arc::new(broker), "refused".to_owned());
+    let mut refused = 0;
+    for _ in 0..40 {
+        // A connection without a free id is replaced.
+        let Ok(publisher) = connection.connection().await.publisher().await else { continue };
+        let message = Message::new(b"refused".to_vec());
+        let confirm = publisher.publish("no.such.exchange", "key", message).await.unwrap();
+        assert!(matches!(confirm.await, Err(Error::Lost { .. })));
+        refused += 1;
+    }
+    assert!(refused >= 20, "only {refused} of 40 channels were opened");
+    let publisher = open_publisher(&connection).await;
+    let message = Message::new(b"returned".to_vec());
+    let confirm = publisher.publish("amq.direct", "no.such.key", message).await.unwrap();
+    assert_eq!(confirm.await.unwrap(), Confirmation::Returned);
+}
+
+async fn open_publisher(connection: &ReconnectingConnection) -> Box<dyn Publisher> {
+    for _ in 0..2 {
+        if let Ok(publisher) = connection.connection().await.publisher().await {
+            return publisher;
+        }
+    }
+    panic!("neither this connection nor the next one opens a channel");
 }
