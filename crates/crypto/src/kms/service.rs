@@ -25,7 +25,20 @@ pub(super) trait Service: Debug + Send + Sync {
     async fn generate(&self, id: &KeyId, scope: &Scope) -> Result<(Key, Vec<u8>), KeyError>;
 
     /// Unwraps a data key that was wrapped under this KMS key for this scope.
-    async fn decrypt(&self, id: &KeyId, wrapped: &[u8], scope: &Scope) -> Result<Key, KeyError>;
+    async fn decrypt(
+        &self,
+        id: &KeyId,
+        wrapped: &[u8],
+        scope: &Scope,
+    ) -> Result<UnwrappedKey, KeyError>;
+}
+
+/// Unwrapped data key.
+#[derive(Debug)]
+pub(super) struct UnwrappedKey {
+    pub(super) key: Key,
+    /// ARN of the KMS key, if the service names it.
+    pub(super) arn: Option<KeyId>,
 }
 
 /// AWS KMS.
@@ -64,13 +77,19 @@ impl Service for Aws {
         Ok((key(id, made.plaintext)?, wrapped))
     }
 
-    async fn decrypt(&self, id: &KeyId, wrapped: &[u8], scope: &Scope) -> Result<Key, KeyError> {
+    async fn decrypt(
+        &self,
+        id: &KeyId,
+        wrapped: &[u8],
+        scope: &Scope,
+    ) -> Result<UnwrappedKey, KeyError> {
         let mut call = self.0.decrypt().key_id(id.as_str()).ciphertext_blob(Blob::new(wrapped));
         for (name, value) in context(scope) {
             call = call.encryption_context(name, value);
         }
         let opened = call.send().await.map_err(|error| judge(id, &error))?;
-        key(id, opened.plaintext)
+        let arn = opened.key_id.and_then(|arn| arn.parse().ok());
+        Ok(UnwrappedKey { key: key(id, opened.plaintext)?, arn })
     }
 }
 

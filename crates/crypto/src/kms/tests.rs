@@ -8,7 +8,7 @@ use nsbridge_aws::Credentials;
 use nsbridge_protocol::{KeyId, RequestId};
 use nsbridge_testkit::http::{Answer, Server};
 
-use super::service::{Aws, Service};
+use super::service::{Aws, Service, UnwrappedKey};
 use super::{KEPT_FOR, KmsProvider};
 use crate::key::Provider;
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, RequestHead, Scope};
@@ -38,9 +38,14 @@ impl Service for Stub {
         Ok((key.clone(), key.bytes().to_vec()))
     }
 
-    async fn decrypt(&self, id: &KeyId, wrapped: &[u8], scope: &Scope) -> Result<Key, KeyError> {
+    async fn decrypt(
+        &self,
+        id: &KeyId,
+        wrapped: &[u8],
+        scope: &Scope,
+    ) -> Result<UnwrappedKey, KeyError> {
         self.note("decrypt", id, scope);
-        Ok(Key::from_bytes(wrapped.try_into().unwrap()))
+        Ok(UnwrappedKey { key: Key::from_bytes(wrapped.try_into().unwrap()), arn: None })
     }
 }
 
