@@ -1,4 +1,4 @@
-//! Spans of requests, exported by OTLP, and the plain HTTP client that carries them.
+//! Spans of requests, exported by OTLP, the plain HTTP client that carries them, and the log on stderr.
 //!
 //! A [`Span`] is made of a few typed attributes and never of log lines, so user text cannot get into
 //! it. [`Spans`] sends those that have ended to a collector. The worker and the gateway use both.
@@ -17,9 +17,11 @@
 
 mod export;
 pub mod http;
+mod log;
 mod span;
 
 pub use export::{InvalidCollector, Spans, check};
+pub use log::{LogWriter, stderr_log};
 pub use nsbridge_protocol::TraceParent;
 pub use opentelemetry::Value;
 pub use opentelemetry::trace::SpanKind;
