@@ -81,4 +81,6 @@ pub use nsbridge_handler::{
     TokenLogprob, TokenText, ToolCall, TraceParent, Usage, quote,
 };
 pub use nsbridge_store as store;
-pub use serve::{log_to_stderr, run, run_async, serve, serve_async};
+#[doc(hidden)]
+pub use nsbridge_telemetry::stderr_log;
+pub use serve::{flush_log, log_to_stderr, run, run_async, serve, serve_async};

@@ -11,7 +11,7 @@ use nsbridge_handler::erased::Servable;
 use nsbridge_handler::{AsyncHandler, Handler, chain};
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_store::Store;
-use nsbridge_telemetry::{Spans, host_name};
+use nsbridge_telemetry::{Spans, host_name, stderr_log};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
@@ -34,6 +34,9 @@ Usage: worker [--config worker.toml]
 Takes requests from a model's queue and answers them. Each field of the configuration can be set
 by NSBRIDGE_<SECTION>__<FIELD> in the environment too.
 ";
+
+/// Time limit for the last log lines of a process to be written.
+const LAST_WORDS_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs a worker with a [`Handler`]; the whole of a worker binary's `main`.
 ///
@@ -65,7 +68,10 @@ fn serve_any<H: Servable<K>, K>() -> ExitCode {
     };
     let config = Config::read(&path, nsbridge_config::variables()).map_err(Error::from);
     match config.and_then(run_any::<H, K>) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            flush_log();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             say(&format!("error: {}\n", chain(&error)));
             ExitCode::FAILURE
@@ -210,15 +216,14 @@ fn watch_signals(drain: Drain, grace_s: u64) -> Result<(), Error> {
                 _ = int.recv() => {}
             }
             if signals > 0 {
-                tracing::warn!("a second signal, leaving at once");
                 leave_now();
             }
+            drain.begin();
             tracing::info!(
                 grace_s,
                 "draining after a signal: no new requests, running requests may finish within the \
                  grace period"
             );
-            drain.begin();
         }
     });
     Ok(())
@@ -226,10 +231,12 @@ fn watch_signals(drain: Drain, grace_s: u64) -> Result<(), Error> {
 
 #[expect(clippy::exit, reason = "the second signal must end the process whatever it is doing")]
 fn leave_now() -> ! {
+    say("a second signal came: leaving at once\n");
     std::process::exit(1)
 }
 
-/// Sends logs to stderr as configured.
+/// Sends logs to stderr as configured. Log lines never hold up the process: they are dropped if stderr
+/// is read too slowly. [`flush_log`] waits for the last of them.
 ///
 /// # Errors
 ///
@@ -239,7 +246,7 @@ pub fn log_to_stderr(config: &LogConfig) -> Result<(), ConfigError> {
         .map_err(|error| ConfigError::new(format!("[log] filter `{}`: {error}", config.filter)))?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(stderr_log)
         // Otherwise a log line that cannot be written is reported on stderr, and the logging thread
         // panics if that fails as well.
         .log_internal_errors(false)
@@ -250,6 +257,12 @@ pub fn log_to_stderr(config: &LogConfig) -> Result<(), ConfigError> {
         LogFormat::Json => log.json().try_init(),
     };
     Ok(())
+}
+
+/// Waits until the log lines so far are on stderr, for a second at most. The last step of a program that
+/// called [`log_to_stderr`].
+pub fn flush_log() {
+    stderr_log().flush_within(LAST_WORDS_LIMIT);
 }
 
 fn read_arguments(mut args: impl Iterator<Item = String>) -> Result<Option<PathBuf>, String> {
@@ -267,9 +280,12 @@ fn read_arguments(mut args: impl Iterator<Item = String>) -> Result<Option<PathB
     Ok(Some(path))
 }
 
-/// Writes to the terminal, if there is one.
+/// Writes the last words of the process to stderr, behind the log. Waits a second at most, because
+/// stderr may be a pipe that is not read.
 fn say(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let mut log = stderr_log();
+    let _ = log.write_all(text.as_bytes());
+    log.flush_within(LAST_WORDS_LIMIT);
 }
 
 #[cfg(test)]

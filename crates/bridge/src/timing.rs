@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nsbridge_protocol::Backoff;
+
 /// Intervals and time limits of a worker, for tests that must not wait them out.
 ///
 /// The defaults are those of production. Values of `docs/protocol.md` name their rule here: clients
@@ -19,8 +21,17 @@ pub struct Timing {
     pub client_gone_after: Duration,
     /// Pause before the next publish to a full reply queue: 50 ms.
     pub full_reply_queue_pause: Duration,
-    /// Pause between two tries to open a stream: 100 ms.
-    pub open_retry: Duration,
+    /// Back-off between two tries to open a stream, and between streams whose channel was lost before
+    /// the broker confirmed a frame: from 100 ms to 5 s.
+    pub open_retry: Backoff,
+
+    /// Back-off between two probes of the publishing side while they fail: from 100 ms to 10 s.
+    pub publish_retry: Backoff,
+    /// Time limit of a probe's publisher confirm: 10 s.
+    pub publish_probe_limit: Duration,
+    /// Time for which probes of the publishing side may fail before the worker gives its requests back
+    /// and takes none: 3 s.
+    pub max_publish_outage: Duration,
 
     /// Time limit for a call to return after its stop; then the call is given up: 5 s.
     pub give_up_call_after: Duration,
@@ -60,8 +71,8 @@ pub struct Timing {
     pub record_poll: Duration,
     /// Polling interval of the record of a waiting suspect (rule R5): 2 s.
     pub suspect_poll: Duration,
-    /// Pause between two tries to write to a run record: 100 ms.
-    pub record_retry: Duration,
+    /// Back-off between two tries to write to a run record: from 100 ms to 5 s.
+    pub record_retry: Backoff,
     /// Time limit for retries to enter a run (rule R1): 2 s. A single publisher confirm may take
     /// longer, as in an alarm.
     pub record_enter_limit: Duration,
@@ -86,8 +97,8 @@ pub struct Timing {
 
     /// Polling interval of the keyring's file: 2 s.
     pub keyring_poll: Duration,
-    /// Pause between two tries of an operation on the consuming connection: 200 ms.
-    pub session_retry: Duration,
+    /// Back-off between two tries of an operation on the consuming connection: from 200 ms to 10 s.
+    pub session_retry: Backoff,
     /// Time limit of handing jobs over after the grace period: 10 s.
     pub hand_over_limit: Duration,
     /// Time limit for the handler to report why it is broken: 1 s.
@@ -116,7 +127,10 @@ impl Default for Timing {
             min_resume_wait: ms(250),
             client_gone_after: s(2),
             full_reply_queue_pause: ms(50),
-            open_retry: ms(100),
+            open_retry: Backoff::new(ms(100), s(5)),
+            publish_retry: Backoff::new(ms(100), s(10)),
+            publish_probe_limit: s(10),
+            max_publish_outage: s(3),
             give_up_call_after: s(5),
             failed_call_limit: s(2),
             send_margin: s(5),
@@ -130,7 +144,7 @@ impl Default for Timing {
             record_wait: s(1),
             record_poll: ms(100),
             suspect_poll: s(2),
-            record_retry: ms(100),
+            record_retry: Backoff::new(ms(100), s(5)),
             record_enter_limit: s(2),
             record_close_limit: s(2),
             served_revision_pause: s(10),
@@ -140,7 +154,7 @@ impl Default for Timing {
             key_pause: s(1),
             max_key_pause: s(60),
             keyring_poll: s(2),
-            session_retry: ms(200),
+            session_retry: Backoff::new(ms(200), s(10)),
             hand_over_limit: s(10),
             last_health_limit: s(1),
             health_interval: s(5),

@@ -6,13 +6,14 @@
 mod builder;
 mod consumer_session;
 mod probes;
+mod publish_probe;
 
 use std::sync::Arc;
 
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::Health as HandlerHealth;
 use nsbridge_protocol::ModelName;
-use nsbridge_queue::Broker;
+use nsbridge_queue::{Broker, random};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
@@ -89,6 +90,7 @@ impl Worker {
         tokio::select! {
             ended = self.work() => ended,
             never = probes::run(&self.context) => match never {},
+            never = publish_probe::run(&self.context) => match never {},
         }
     }
 
@@ -114,16 +116,18 @@ impl Worker {
 
     /// Runs one session after another, and returns the error of a session that cannot begin.
     async fn serve(&self, jobs: &TaskTracker) -> Error {
+        let mut pauses = self.context.timing.session_retry.pauses();
         loop {
             let connection = self.context.consume.connection().await;
             match ConsumerSession::start(&self.context, connection, jobs).await {
                 Ok(session) => {
+                    pauses.reset();
                     session.lost().await;
                     self.context.observability.metrics.reconnected(Side::Consume);
                 }
                 Err(Error::Queue(error)) if error.is_retryable() => {
                     tracing::warn!(%error, "no session, trying again");
-                    sleep(self.context.timing.session_retry).await;
+                    sleep(pauses.next(random())).await;
                 }
                 Err(error) => return error,
             }

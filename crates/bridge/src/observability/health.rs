@@ -33,10 +33,11 @@ struct State {
     fingerprint: Option<Fingerprint>,
     revision: Option<Revision>,
     consuming: bool,
+    publishing: bool,
     handler_failed: bool,
     calls_stand_still: bool,
     draining: bool,
-    /// Time since which the worker consumes nothing; not meaningful while it consumes.
+    /// Time since which the worker takes nothing; not meaningful while it consumes and publishes.
     idle_since: Instant,
 }
 
@@ -49,6 +50,8 @@ pub(crate) struct Report {
     pub(crate) loaded: bool,
     /// True while the connection is up and subscribed to the model's queue.
     pub(crate) consuming: bool,
+    /// True while replies can be published. Else the worker takes no requests.
+    pub(crate) publishing: bool,
     /// True while the handler reports that it is well.
     pub(crate) handler_ok: bool,
     /// True while stopped calls end and the handler's thread makes progress.
@@ -68,6 +71,7 @@ impl Health {
             fingerprint: None,
             revision: None,
             consuming: false,
+            publishing: false,
             handler_failed: false,
             calls_stand_still: false,
             draining: false,
@@ -89,10 +93,18 @@ impl Health {
     /// Records that the worker consumes, or has stopped to.
     pub(crate) fn consuming(&self, consuming: bool) {
         self.change(|state| {
-            if state.consuming && !consuming {
-                state.idle_since = Instant::now();
-            }
+            let served = state.serves();
             state.consuming = consuming;
+            state.idle(served);
+        });
+    }
+
+    /// Records that replies can be published, or cannot.
+    pub(crate) fn publishing(&self, publishing: bool) {
+        self.change(|state| {
+            let served = state.serves();
+            state.publishing = publishing;
+            state.idle(served);
         });
     }
 
@@ -119,12 +131,13 @@ impl Health {
         let state = self.0.state.lock();
         let (loaded, consuming, draining) = (state.loaded, state.consuming, state.draining);
         let (handler_ok, calls_ok) = (!state.handler_failed, !state.calls_stand_still);
-        let lately = consuming || state.idle_since.elapsed() < self.0.dead_after;
+        let lately = state.serves() || state.idle_since.elapsed() < self.0.dead_after;
         Report {
             alive: !loaded || draining || (handler_ok && calls_ok && lately),
-            ready: loaded && consuming && handler_ok && calls_ok && !draining,
+            ready: loaded && state.serves() && handler_ok && calls_ok && !draining,
             loaded,
             consuming,
+            publishing: state.publishing,
             handler_ok,
             calls_ok,
             draining,
@@ -139,6 +152,20 @@ impl Health {
     }
 }
 
+impl State {
+    /// Returns true while the worker takes requests and can answer them.
+    fn serves(&self) -> bool {
+        self.consuming && self.publishing
+    }
+
+    /// Sets the time since which the worker takes nothing, if it took requests until now.
+    fn idle(&mut self, served: bool) {
+        if served && !self.serves() {
+            self.idle_since = Instant::now();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -148,7 +175,9 @@ mod tests {
     use super::Health;
 
     fn health() -> Health {
-        Health::new("tale-7m".parse().unwrap(), Duration::from_secs(60))
+        let health = Health::new("tale-7m".parse().unwrap(), Duration::from_secs(60));
+        health.publishing(true);
+        health
     }
 
     #[track_caller]
@@ -193,6 +222,23 @@ mod tests {
         sleep(Duration::from_secs(1)).await;
         check(&health, false, false);
         health.consuming(true);
+        check(&health, true, true);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_cannot_answer_is_not_ready_and_dead_if_that_lasts() {
+        let health = health();
+        health.loaded(None, None);
+        health.consuming(true);
+        health.publishing(false);
+        check(&health, true, false);
+        sleep(Duration::from_secs(59)).await;
+        health.consuming(false);
+        health.consuming(true);
+        check(&health, true, false);
+        sleep(Duration::from_secs(1)).await;
+        check(&health, false, false);
+        health.publishing(true);
         check(&health, true, true);
     }
 

@@ -12,6 +12,7 @@ mod request;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nsbridge_handler::erased::AnyHandler;
@@ -64,6 +65,7 @@ struct Inner {
     keyring_refused: Gauge,
     reconnects: By<Counter>,
     blocked: Gauge,
+    publish_failing: Gauge,
     confirm_latency: Histogram,
     stale_acks: Counter,
     frames: Counter,
@@ -72,6 +74,7 @@ struct Inner {
     queue_messages: By<Gauge>,
     loading: loading::Loading,
     measures: measures::Measures,
+    dropped_log_lines: Counter,
     info: Family<[(&'static str, String); 3], Gauge>,
     /// Number of running requests, for tasks that react to it.
     load: watch::Sender<usize>,
@@ -159,6 +162,8 @@ impl Metrics {
 
     /// Returns all metrics in the format of [`CONTENT_TYPE`](Self::CONTENT_TYPE).
     pub fn text(&self) -> String {
+        let dropped = nsbridge_telemetry::stderr_log().dropped_lines();
+        self.0.dropped_log_lines.inner().store(dropped, Ordering::Relaxed);
         let mut text = String::new();
         encode(&mut text, &self.0.registry).expect("a String takes any text");
         text
@@ -264,6 +269,11 @@ impl Metrics {
     /// Counts a connection that was opened again.
     pub(crate) fn reconnected(&self, side: Side) {
         self.0.reconnects.of(side.as_str()).inc();
+    }
+
+    /// Sets that no reply can be published.
+    pub(crate) fn publish_failing(&self, failing: bool) {
+        self.0.publish_failing.set(i64::from(failing));
     }
 
     /// Sets the gauge for a broker that blocks publishers.
@@ -381,6 +391,7 @@ impl Inner {
                 ours.by(&names::RECONNECTS, "connection", sides, Counter::default)
             },
             blocked: ours.put(&names::BLOCKED, &Gauge::default()),
+            publish_failing: ours.put(&names::PUBLISH_FAILING, &Gauge::default()),
             confirm_latency: {
                 let latency = Histogram::new(names::CONFIRM_BUCKETS);
                 ours.seconds(&names::CONFIRM_LATENCY, &latency)
@@ -395,6 +406,7 @@ impl Inner {
             },
             loading: loading::Loading::register(&mut ours),
             measures,
+            dropped_log_lines: ours.put(&names::DROPPED_LOG_LINES, &Counter::default()),
             info: ours.put(&names::INFO, &Family::default()),
             registry: Registry::default(),
             model: model.clone(),

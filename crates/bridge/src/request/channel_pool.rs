@@ -1,6 +1,8 @@
 //! Pool of publishing channels that are idle between replies.
 
+use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nsbridge_queue::{Connection, Publisher, ReconnectingConnection, Result};
 use parking_lot::Mutex;
@@ -17,6 +19,7 @@ pub(crate) struct ChannelPool {
     connection: ReconnectingConnection,
     metrics: Metrics,
     idle: Mutex<Idle>,
+    closed: AtomicBool,
 }
 
 /// Idle channels of one connection.
@@ -28,13 +31,22 @@ struct Idle {
 
 impl ChannelPool {
     pub(crate) fn new(connection: ReconnectingConnection, metrics: Metrics) -> Self {
-        Self { connection, metrics, idle: Mutex::default() }
+        Self { connection, metrics, idle: Mutex::default(), closed: AtomicBool::new(false) }
+    }
+
+    /// Returns the publishing connection, or retries until one can be opened. Never returns once the
+    /// pool is closed.
+    pub(crate) async fn connection(&self) -> Arc<dyn Connection> {
+        if self.closed.load(Ordering::Relaxed) {
+            return pending().await;
+        }
+        self.connection.connection().await
     }
 
     /// Returns a channel for one reply. Like any channel it may turn out to be closed when it is
     /// used.
     pub(crate) async fn take(&self) -> Result<Box<dyn Publisher>> {
-        let connection = self.connection.connection().await;
+        let connection = self.connection().await;
         let idle = self.idle.lock().take(&connection, &self.metrics);
         match idle {
             Some(publisher) => Ok(publisher),
@@ -55,7 +67,9 @@ impl ChannelPool {
         self.idle.lock().connection.as_ref().is_some_and(|connection| connection.is_blocked())
     }
 
+    /// Closes the connection for good.
     pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
         *self.idle.lock() = Idle::default();
         self.connection.close().await;
     }

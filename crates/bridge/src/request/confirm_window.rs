@@ -22,6 +22,8 @@ pub(crate) struct ConfirmWindow {
     /// Index of the first frame to send again, and the time for it.
     resend: Option<(usize, Instant)>,
     missing_since: Option<Instant>,
+    /// True once the broker has acked or returned a frame.
+    has_confirmed: bool,
     gone: bool,
     gone_after: Duration,
     full_pause: Duration,
@@ -60,6 +62,7 @@ impl ConfirmWindow {
             frames: VecDeque::new(),
             resend: None,
             missing_since: None,
+            has_confirmed: false,
             gone: false,
             gone_after: timing.client_gone_after,
             full_pause: timing.full_reply_queue_pause,
@@ -75,6 +78,11 @@ impl ConfirmWindow {
     /// Returns the number of frames in flight.
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
+    }
+
+    /// Returns true if the broker has acked or returned a frame.
+    pub(crate) fn has_confirmed(&self) -> bool {
+        self.has_confirmed
     }
 
     /// Returns true if the client counts as gone (rule R10).
@@ -150,6 +158,7 @@ impl ConfirmWindow {
                 return;
             }
         }
+        self.has_confirmed = true;
         if let Some(frame) = self.frames.pop_front() {
             self.metrics.confirmed(frame.since.elapsed());
         }

@@ -21,6 +21,7 @@ use crate::request::channel_pool::ChannelPool;
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::in_flight::InFlight;
 use crate::request::intake_pause::IntakePause;
+use crate::request::publishing::Publishing;
 use crate::request::reply_stream::ReplyContext;
 use crate::request::runner::Runner;
 use crate::request::slots::{Claim, SlotPool};
@@ -51,6 +52,7 @@ pub(crate) struct WorkerContext {
     /// Connection that consumes, acks, and keeps the run records. It never publishes.
     pub(crate) consume: ReconnectingConnection,
     pub(crate) publish: ChannelPool,
+    pub(crate) publishing: Publishing,
     pub(crate) drain: Drain,
     pub(crate) consuming: Consuming,
     pub(crate) intake: IntakePause,
@@ -73,6 +75,7 @@ impl WorkerContext {
     ) -> ReplyContext<'a> {
         ReplyContext {
             pool: &self.publish,
+            publishing: &self.publishing,
             config: &self.reply,
             reply_to: &request.reply_to,
             control_queue: &self.control_queue,

@@ -222,6 +222,7 @@ impl Run<'_> {
             biased;
             _ = worker.drain.begun() => return Entry::Slot(Slot::Requeue),
             () = running.orphaned() => return Entry::Slot(Slot::Requeue),
+            () = worker.publishing.given_up() => return Entry::Slot(Slot::Requeue),
             unreturned = self.record.unreturned() => unreturned,
         };
         if unreturned >= POISON_RUNS {
@@ -232,6 +233,7 @@ impl Run<'_> {
         let slot = tokio::select! {
             biased;
             slot = wait(arrival, unreturned) => slot,
+            () = worker.publishing.given_up() => Slot::Requeue,
             // Workers that were cut off for longer are back and have struck their runs, so the
             // request is no longer a suspect.
             () = self.record.cleared(), if unreturned > 0 => {

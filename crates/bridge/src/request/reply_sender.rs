@@ -17,6 +17,7 @@ use crate::request::disposition::Disposition;
 use crate::request::in_flight::SealedControl;
 use crate::request::reply_stream::{ReplyContext, ReplyStream, StreamError, Undeliverable};
 use crate::request::runner::CallEnd;
+use crate::request::stream_opener::StreamOpener;
 
 /// Number of broker round trips that are added to the wait for a `resume`. The open frame and the
 /// `resume` take two between worker and broker and two between broker and client; the rest is for a
@@ -32,6 +33,7 @@ pub(crate) struct ReplySender<'a> {
     context: &'a ReplyContext<'a>,
     /// Attempt number of the job's latest delivery.
     number: watch::Receiver<AttemptNo>,
+    opener: StreamOpener<'a>,
     stream: ReplyStream<'a>,
     /// Number of pieces in the client's `resume`; 0 if none came in time.
     known: usize,
@@ -48,11 +50,12 @@ impl<'a> ReplySender<'a> {
         mut number: watch::Receiver<AttemptNo>,
     ) -> Result<Self, Undeliverable> {
         let latest = *number.borrow_and_update();
-        let stream = ReplyStream::start(context, latest, StartAt::FirstNew).await?;
+        let mut opener = StreamOpener::new(context);
+        let stream = opener.open(latest, StartAt::FirstNew).await?;
         // The first piece is sent without a delay.
         let now = Instant::now();
         let last_sent = now.checked_sub(context.config.coalesce()).unwrap_or(now);
-        Ok(Self { context, number, stream, known: 0, last_sent, last_frame: now })
+        Ok(Self { context, number, opener, stream, known: 0, last_sent, last_frame: now })
     }
 
     /// Waits for the pieces that the client already has (rule R7), in a later attempt at a request of
@@ -73,10 +76,12 @@ impl<'a> ReplySender<'a> {
             while let Err(error) = self.stream.window.flush().await {
                 // No client can answer on a lost channel. Another stream is opened, as it is later
                 // on.
-                let request = self.context.request;
-                tracing::warn!(%request, %error, "a reply's channel is gone, opening another stream");
+                let has_confirmed = self.stream.window.has_confirmed();
+                if self.opener.lost(has_confirmed, error.into()).is_err() {
+                    return false;
+                }
                 let number = *self.number.borrow_and_update();
-                match ReplyStream::start(self.context, number, StartAt::FirstNew).await {
+                match self.opener.open(number, StartAt::FirstNew).await {
                     Ok(stream) => self.stream = stream,
                     // The next send reports this error.
                     Err(_) => return false,
@@ -176,7 +181,8 @@ impl<'a> ReplySender<'a> {
                     self.stream.send_heartbeat().await
                 }
             };
-            if lost(self.context, sent)? {
+            if let Err(error) = sent {
+                self.opener.lost(self.stream.window.has_confirmed(), error)?;
                 self.open_again().await?;
             }
         }
@@ -185,17 +191,17 @@ impl<'a> ReplySender<'a> {
     /// Ends the stream: sends the remaining pieces and the last frame, and waits for the publisher
     /// confirms.
     pub(crate) async fn end(self, disposition: &Disposition) -> Result<(), Undeliverable> {
-        let Self { context, number, mut stream, .. } = self;
+        let Self { context, number, mut opener, mut stream, .. } = self;
         loop {
+            let has_confirmed = stream.window.has_confirmed();
             let ended = tokio::select! {
                 ended = stream.end(disposition) => ended,
                 () = context.overdue.cancelled() => return Err(Undeliverable::Overdue),
             };
-            if !lost(context, ended)? {
-                return Ok(());
-            }
+            let Err(error) = ended else { return Ok(()) };
+            opener.lost(has_confirmed, error)?;
             let number = *number.borrow();
-            stream = ReplyStream::start(context, number, StartAt::PieceZero).await?;
+            stream = opener.open(number, StartAt::PieceZero).await?;
         }
     }
 
@@ -208,23 +214,9 @@ impl<'a> ReplySender<'a> {
     /// loss of a channel (rule A5) and when another delivery adopted the job (rule R6).
     async fn open_again(&mut self) -> Result<(), Undeliverable> {
         let number = *self.number.borrow_and_update();
-        self.stream = ReplyStream::start(self.context, number, StartAt::PieceZero).await?;
+        self.stream = self.opener.open(number, StartAt::PieceZero).await?;
         self.last_frame = Instant::now();
         Ok(())
-    }
-}
-
-/// Returns true if the channel is gone. Its stream is never continued: another stream sends the
-/// whole reply (rule A5).
-fn lost(context: &ReplyContext<'_>, sent: Result<(), StreamError>) -> Result<bool, Undeliverable> {
-    match sent {
-        Ok(()) => Ok(false),
-        Err(StreamError::Seal(error)) => Err(Undeliverable::Seal(error)),
-        Err(StreamError::Lost(error)) => {
-            let request = context.request;
-            tracing::warn!(%request, %error, "a reply's channel is gone, opening another stream");
-            Ok(true)
-        }
     }
 }
 

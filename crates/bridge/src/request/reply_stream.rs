@@ -7,7 +7,6 @@ use nsbridge_protocol::topology::REPLY_EXCHANGE;
 use nsbridge_protocol::{AttemptNo, Fingerprint, Open, RequestId, Revision, Summary};
 use nsbridge_queue::{Error as QueueError, Message};
 use parking_lot::Mutex;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
@@ -16,12 +15,14 @@ use crate::request::channel_pool::ChannelPool;
 use crate::request::confirm_window::ConfirmWindow;
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::Disposition;
+use crate::request::publishing::Publishing;
 use crate::request::slots::Claim;
 use crate::timing::Timing;
 
 /// Common parts of all streams of one job.
 pub(crate) struct ReplyContext<'a> {
     pub(crate) pool: &'a ChannelPool,
+    pub(crate) publishing: &'a Publishing,
     pub(crate) config: &'a ReplyConfig,
     pub(crate) reply_to: &'a str,
     pub(crate) control_queue: &'a Mutex<String>,
@@ -74,7 +75,8 @@ impl From<SealError> for StreamError {
 pub(crate) enum Undeliverable {
     /// A frame could not be sealed.
     Seal(SealError),
-    /// The broker or the client did not take the reply in time, or the handler hangs.
+    /// The broker or the client did not take the reply in time, the worker can publish none, or the
+    /// handler hangs.
     Overdue,
 }
 
@@ -90,30 +92,9 @@ pub(crate) struct ReplyStream<'a> {
 }
 
 impl<'a> ReplyStream<'a> {
-    /// Opens a stream under a fresh key: seals its open frame and publishes it. Retries until it is
-    /// published or the reply is overdue. Does not wait for the publisher confirm.
-    pub(crate) async fn start(
-        context: &'a ReplyContext<'a>,
-        number: AttemptNo,
-        start: StartAt,
-    ) -> Result<Self, Undeliverable> {
-        loop {
-            let opened = tokio::select! {
-                opened = Self::try_open(context, number, start) => opened,
-                () = context.overdue.cancelled() => return Err(Undeliverable::Overdue),
-            };
-            match opened {
-                Ok(stream) => return Ok(stream),
-                Err(StreamError::Seal(error)) => return Err(Undeliverable::Seal(error)),
-                Err(StreamError::Lost(error)) => {
-                    tracing::warn!(request = %context.request, %error, "could not open a reply");
-                    sleep(context.timing.open_retry).await;
-                }
-            }
-        }
-    }
-
-    async fn try_open(
+    /// Opens a stream under a fresh key: seals its open frame and publishes it. Does not wait for the
+    /// publisher confirm.
+    pub(crate) async fn open(
         context: &'a ReplyContext<'a>,
         number: AttemptNo,
         start: StartAt,

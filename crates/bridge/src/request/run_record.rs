@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nsbridge_protocol::topology::run_record;
-use nsbridge_queue::{Confirmation, Error, Message, Result};
+use nsbridge_queue::{Confirmation, Error, Message, Result, random};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -91,14 +91,14 @@ impl<'a> RunRecord<'a> {
         if *entries > 0 {
             return;
         }
-        let began = Instant::now();
+        let (began, mut pauses) = (Instant::now(), self.worker.timing.record_retry.pauses());
         while let Err(error) = self.try_enter(&mut entries).await {
             if began.elapsed() >= self.worker.timing.record_enter_limit {
                 let (id, queue) = (self.request.job_key.id, &self.queue);
                 tracing::warn!(request = %id, %queue, %error, "a run begins without an entry in its request's record");
                 return;
             }
-            sleep(self.worker.timing.record_retry).await;
+            sleep(pauses.next(random())).await;
         }
     }
 
@@ -109,9 +109,10 @@ impl<'a> RunRecord<'a> {
 
     /// Strikes the run as soon as the broker can be reached, because its worker lives.
     pub(crate) async fn withdraw(&self) {
+        let mut pauses = self.worker.timing.record_retry.pauses();
         while let Err(error) = self.strike().await {
             tracing::debug!(queue = %self.queue, %error, "a run could not be struck, trying again");
-            sleep(self.worker.timing.record_retry).await;
+            sleep(pauses.next(random())).await;
         }
     }
 

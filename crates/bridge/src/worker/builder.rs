@@ -22,6 +22,7 @@ use crate::request::channel_pool::ChannelPool;
 use crate::request::context::{Consuming, WorkerContext};
 use crate::request::in_flight::InFlight;
 use crate::request::intake_pause::IntakePause;
+use crate::request::publishing::Publishing;
 use crate::request::runner::Runner;
 use crate::request::slots::SlotPool;
 use crate::timing::Timing;
@@ -166,6 +167,7 @@ impl WorkerBuilder {
             control_queue: Mutex::default(),
             publish: ChannelPool::new(connection("publish"), metrics),
             consume: connection("consume"),
+            publishing: Publishing::new(drain.clone()),
             in_flight: InFlight::default(),
             slots: Arc::new(SlotPool::new(runner.slots(), &timing)),
             consuming: Consuming::default(),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use nsbridge_crypto::ControlFrame;
 use nsbridge_protocol::topology::{header, request_queue};
-use nsbridge_protocol::{ControlKind, Priority};
-use nsbridge_queue::{Connection, Consumer, Delivery};
+use nsbridge_protocol::{ControlKind, Pauses, Priority};
+use nsbridge_queue::{Connection, Consumer, Delivery, random};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -103,7 +103,7 @@ impl Link {
 
     /// Subscribes to the queue of a class with one delivery per slot at most. Tries until the broker
     /// accepts. A bulk subscription is paused.
-    async fn subscribe(&self, priority: Priority) -> Consumer {
+    async fn subscribe(&self, priority: Priority, pauses: &mut Pauses) -> Consumer {
         let queue = request_queue(&self.worker.model, priority);
         let prefetch = u16::try_from(self.worker.runner.slots()).unwrap_or(u16::MAX);
         loop {
@@ -112,17 +112,20 @@ impl Link {
                 _ => self.connection.consume(&queue, prefetch).await,
             };
             match consumer {
-                Ok(consumer) => return consumer,
+                Ok(consumer) => {
+                    pauses.reset();
+                    return consumer;
+                }
                 Err(error) => tracing::warn!(queue, %error, "cannot subscribe, trying again"),
             }
-            self.restore().await;
+            self.restore(pauses).await;
         }
     }
 
     /// Waits before the next subscription, and declares the queues. The broker ends a subscription
     /// alone if the queue was deleted or a job held a delivery for too long.
-    async fn restore(&self) {
-        sleep(self.worker.timing.session_retry).await;
+    async fn restore(&self, pauses: &mut Pauses) {
+        sleep(pauses.next(random())).await;
         drop(self.connection.declare_model(&self.worker.model).await);
     }
 
@@ -141,10 +144,17 @@ struct Subscriber(Link);
 
 impl Subscriber {
     async fn run(self) {
+        let publishing = &self.0.worker.publishing;
         let taking = async {
+            let mut pauses = self.0.worker.timing.session_retry.pauses();
             loop {
-                self.take(self.0.subscribe(Priority::Interactive).await).await;
-                self.0.restore().await;
+                if !publishing.works() {
+                    publishing.intake_stopped();
+                    publishing.working().await;
+                }
+                let consumer = self.0.subscribe(Priority::Interactive, &mut pauses).await;
+                self.take(consumer).await;
+                self.0.restore(&mut pauses).await;
             }
         };
         self.0.until_over(taking).await;
@@ -162,21 +172,23 @@ impl Subscriber {
         slots.paused(false);
         let mut quiet = slots.quiet();
         quiet.mark_changed();
+        let mut publishes = true;
         loop {
-            let next = tokio::select! {
+            tokio::select! {
                 biased;
-                Ok(()) = quiet.changed() => {
-                    let wanted = !*quiet.borrow_and_update();
-                    if let Err(error) = self.let_flow(wanted, &mut consumer, &gone).await {
-                        tracing::warn!(%error, "the subscription ended while it was paused");
-                        break;
-                    }
+                Ok(()) = quiet.changed() => {}
+                () = worker.publishing.changed(publishes) => publishes = !publishes,
+                next = consumer.recv() => {
+                    let Some(delivery) = next else { break };
+                    self.start(delivery, &gone);
                     continue;
                 }
-                next = consumer.recv() => next,
-            };
-            let Some(delivery) = next else { break };
-            self.start(delivery, &gone);
+            }
+            let wanted = publishes && !*quiet.borrow_and_update();
+            if let Err(error) = self.let_flow(wanted, &mut consumer, &gone).await {
+                tracing::warn!(%error, "the subscription ended while it was paused");
+                break;
+            }
         }
         slots.paused(false);
         gone.cancel();
@@ -200,6 +212,7 @@ impl Subscriber {
                 self.start(delivery, gone);
             }
             self.0.worker.slots.paused(true);
+            self.0.worker.publishing.intake_stopped();
         }
         Ok(())
     }
@@ -215,6 +228,7 @@ async fn run(worker: Arc<WorkerContext>, owned: OwnedDelivery, arrival: Arrival)
     tokio::select! {
         biased;
         _ = worker.drain.begun() => return,
+        () = worker.publishing.given_up() => return,
         () = worker.intake.resumed() => {}
         () = owned.gone.cancelled() => return,
     }

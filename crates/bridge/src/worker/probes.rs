@@ -23,6 +23,7 @@ const LEAVE_AFTER: u32 = 30;
 pub(crate) async fn run(worker: &WorkerContext) -> Infallible {
     tokio::select! {
         never = follow(worker) => never,
+        never = follow_publishing(worker) => never,
         never = ask_handler(worker) => never,
         never = watch_calls(worker) => never,
         never = look_at_broker(worker) => never,
@@ -48,6 +49,16 @@ async fn follow(worker: &WorkerContext) -> Infallible {
     tokio::select! {
         never = draining => never,
         never = following => never,
+    }
+}
+
+/// Follows the state of the publishing side.
+async fn follow_publishing(worker: &WorkerContext) -> Infallible {
+    loop {
+        let works = worker.publishing.works();
+        worker.observability.health.publishing(works);
+        worker.observability.metrics.publish_failing(!works);
+        worker.publishing.changed(works).await;
     }
 }
 

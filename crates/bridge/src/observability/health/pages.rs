@@ -154,12 +154,13 @@ mod tests {
         assert_eq!(get(&addr, "/readyz").await.0, 503);
         health.loaded(None, Some("2026-11-21-a1b2c3".parse().unwrap()));
         health.consuming(true);
+        health.publishing(true);
         let (status, body) = get(&addr, "/readyz").await;
         assert_eq!(status, 200);
         assert_eq!(
             body,
             "{\"alive\":true,\"ready\":true,\"loaded\":true,\"consuming\":true,\
-             \"handler_ok\":true,\"calls_ok\":true,\"draining\":false,\"model\":\"tale-7m\",\"fingerprint\":null,\
+             \"publishing\":true,\"handler_ok\":true,\"calls_ok\":true,\"draining\":false,\"model\":\"tale-7m\",\"fingerprint\":null,\
              \"revision\":\"2026-11-21-a1b2c3\"}"
         );
         health.consuming(false);

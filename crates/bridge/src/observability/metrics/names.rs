@@ -81,6 +81,8 @@ names! {
         "Connections to the broker opened again";
     BLOCKED = "broker_blocked",
         "1 while the broker does not read what this worker publishes";
+    PUBLISH_FAILING = "publish_failing",
+        "1 while this worker can publish no reply, and so takes no requests";
     CONFIRM_LATENCY = "confirm_latency",
         "From the publishing of a reply's frame to the broker's confirm";
     STALE_ACKS = "stale_acks",
@@ -101,6 +103,8 @@ names! {
         "Chunks of models that did not have their digest, and were read again";
     STORE_RETRIES = "store_retries",
         "Requests to the store of models that were made again";
+    DROPPED_LOG_LINES = "log_lines_dropped",
+        "Log lines that were not written, because the log is read too slowly";
     INFO = "worker_info",
         "Always 1; fingerprint, revision and version of the worker";
 }

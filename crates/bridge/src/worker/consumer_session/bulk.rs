@@ -51,9 +51,10 @@ impl Lasting {
 impl BulkSubscriber {
     pub(super) async fn run(self) {
         let taking = async {
+            let mut pauses = self.0.worker.timing.session_retry.pauses();
             loop {
-                self.take(self.0.subscribe(Priority::Bulk).await).await;
-                self.0.restore().await;
+                self.take(self.0.subscribe(Priority::Bulk, &mut pauses).await).await;
+                self.0.restore(&mut pauses).await;
             }
         };
         self.0.until_over(taking).await;
@@ -71,15 +72,18 @@ impl BulkSubscriber {
     /// Follows the free slots: less of them pause the subscription at once, more of them enlarge it
     /// once they have lasted.
     async fn flow(&self, consumer: &mut Consumer, gone: &CancellationToken) -> Result<()> {
-        let linger = self.0.worker.timing.bulk_linger;
+        let (linger, publishing) = (self.0.worker.timing.bulk_linger, &self.0.worker.publishing);
         let mut room = self.0.worker.slots.room();
         let mut flow = Flow::paused();
         let mut lasting = Lasting::from(*room.borrow_and_update());
         loop {
             let mut unsettled = flow.unsettled.subscribe();
-            let (free, open) = (*room.borrow_and_update(), flow.open());
+            let publishes = publishing.works();
+            let room_now = *room.borrow_and_update();
+            let (free, open) = (if publishes { room_now } else { room_now.min(0) }, flow.open());
             lasting.least = lasting.least.min(free);
-            if flow.prefetch > 0 && (free < 0 || free.unsigned_abs() < open) {
+            let is_too_much = free < 0 || free.unsigned_abs() < open || !publishes;
+            if flow.prefetch > 0 && is_too_much {
                 self.pause(consumer, &mut flow, gone).await?;
                 continue;
             }
@@ -87,6 +91,7 @@ impl BulkSubscriber {
                 biased;
                 Ok(()) = room.changed() => {}
                 Ok(()) = unsettled.changed() => {}
+                () = publishing.changed(publishes) => {}
                 next = consumer.recv() => {
                     let Some(delivery) = next else { return Ok(()) };
                     let credit = Credit::of(&flow.unsettled);
