@@ -214,14 +214,14 @@ impl Router {
         queue: &str,
         lost: &mut bool,
     ) -> Consumer {
+        let mut pauses = self.timing.backoff.pauses();
         loop {
-            let pause = self.timing.backoff.pauses().next(random());
             link.connection().await;
             match Self::subscribe(link, queue, lost).await {
                 Ok(subscribed) => return subscribed,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read replies, trying again");
-                    sleep(pause).await;
+                    sleep(pauses.next(random())).await;
                 }
             }
         }
