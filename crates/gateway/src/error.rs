@@ -1,5 +1,6 @@
 //! Errors as the official clients read them: status, JSON body and headers.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use nsbridge_client::{Error, ErrorCode};
 use nsbridge_handler::chain;
 use nsbridge_protocol::NO_ROOM;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
@@ -19,10 +21,11 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// Error of a request, for its client.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ApiError {
+    #[serde(with = "status_number")]
     status: StatusCode,
-    kind: &'static str,
+    kind: Cow<'static, str>,
     code: Option<String>,
     param: Option<String>,
     message: String,
@@ -32,7 +35,7 @@ pub(crate) struct ApiError {
 }
 
 /// Advice to the client about another try.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Retry {
     /// The official clients decide by the status.
     ByStatus,
@@ -43,7 +46,8 @@ enum Retry {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let (code, param, retry) = (None, None, Retry::ByStatus);
-        Self { status, kind, code, param, message: message.into(), retry, passes: false }
+        let (kind, message) = (kind.into(), message.into());
+        Self { status, kind, code, param, message, retry, passes: false }
     }
 
     /// Error in the field `param` of the request.
@@ -169,7 +173,7 @@ impl ApiError {
     }
 
     pub(crate) fn code(&self) -> &str {
-        self.code.as_deref().unwrap_or(self.kind)
+        self.code.as_deref().unwrap_or(&self.kind)
     }
 
     /// Returns the field of the request that is wrong.
@@ -186,6 +190,25 @@ impl ApiError {
         json!({ "error": {
             "message": self.message, "type": self.kind, "param": self.param, "code": self.code
         } })
+    }
+}
+
+/// Status of an error as a number, for the stores.
+mod status_number {
+    use axum::http::StatusCode;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(
+        status: &StatusCode,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u16(status.as_u16())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<StatusCode, D::Error> {
+        StatusCode::from_u16(u16::deserialize(deserializer)?).map_err(de::Error::custom)
     }
 }
 

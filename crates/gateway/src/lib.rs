@@ -64,6 +64,7 @@ mod page;
 mod private_file;
 mod proxy;
 mod relay;
+mod reply_end;
 mod responses;
 mod routes;
 mod run;

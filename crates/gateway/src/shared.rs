@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt, stream};
-use nsbridge_client::{RequestId, Summary};
+use nsbridge_client::RequestId;
 use nsbridge_crypto::{AtRest, Key};
 use nsbridge_handler::chain;
 use nsbridge_protocol::Fingerprint;
@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use self::files::{File, id_of, join_of, joins};
-use crate::error::ApiError;
+use crate::reply_end::StoredEnd;
 use crate::run::{Ending, RawPiece};
 use crate::store::{Kept, Record};
 
@@ -69,36 +69,7 @@ struct Begun {
 struct State {
     fingerprint: Option<Fingerprint>,
     pieces: Vec<Box<RawValue>>,
-    ending: Option<End>,
-}
-
-/// End of a reply.
-#[derive(Serialize, Deserialize)]
-enum End {
-    Done(Summary),
-    Failed { code: String, message: String },
-}
-
-impl From<&Ending> for End {
-    fn from(ending: &Ending) -> Self {
-        match ending {
-            Ending::Done(summary) => Self::Done(summary.clone()),
-            Ending::Failed(error) => {
-                let (code, message) = (error.code().to_owned(), error.message().to_owned());
-                Self::Failed { code, message }
-            }
-        }
-    }
-}
-
-impl From<End> for Ending {
-    fn from(end: End) -> Self {
-        match end {
-            End::Done(summary) => Self::Done(summary),
-            End::Failed { code, .. } if code == "cancelled" => Self::Failed(ApiError::cancelled()),
-            End::Failed { code, message } => Self::Failed(ApiError::internal(message).coded(&code)),
-        }
-    }
+    ending: Option<StoredEnd>,
 }
 
 impl fmt::Debug for Shared {
@@ -336,7 +307,7 @@ impl Shared {
 /// Pieces of a reply, and the fingerprint of the last one's worker.
 pub(crate) type Pieces = (Vec<Arc<RawPiece>>, Option<Fingerprint>);
 
-fn state((pieces, fingerprint): Pieces, ending: Option<End>) -> State {
+fn state((pieces, fingerprint): Pieces, ending: Option<StoredEnd>) -> State {
     let pieces = pieces.iter().map(|piece| piece.json.clone()).collect();
     State { fingerprint, pieces, ending }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, SystemTime};
 
-use nsbridge_client::{ModelName, RequestId, Summary, Tenant, TextInput};
+use nsbridge_client::{ModelName, RequestId, Tenant, TextInput};
 use nsbridge_crypto::{AtRest, Key};
 use nsbridge_protocol::{Fingerprint, Uuid};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::class::Class;
-use crate::error::ApiError;
 use crate::limits::{prompt_bytes, prompt_tokens};
+use crate::reply_end::KeptEnding;
 use crate::run::{Change, Ending, RawPiece};
 
 pub(crate) use self::objects::{CHUNK, Kind, Unstored};
@@ -114,15 +114,6 @@ pub(crate) struct Kept {
 struct KeptPiece {
     json: Box<serde_json::value::RawValue>,
     fingerprint: Option<Fingerprint>,
-}
-
-/// End as it is stored.
-#[derive(Serialize, Deserialize)]
-struct KeptEnding {
-    at: SystemTime,
-    /// `None` if the reply failed.
-    summary: Option<Summary>,
-    message: String,
 }
 
 /// Write to the database.
@@ -230,12 +221,7 @@ impl Store {
             }
             Change::Restarted { kept } => self.write(Write::Cut(id, *kept as u64)),
             Change::Ended(ending) => {
-                let (summary, message) = match ending {
-                    Ending::Done(summary) => (Some(summary.clone()), String::new()),
-                    Ending::Failed(error) => (None, error.message().to_owned()),
-                };
-                let kept = KeptEnding { at: SystemTime::now(), summary, message };
-                if let Some(sealed) = self.seal(Place::Ending(id), &kept) {
+                if let Some(sealed) = self.seal(Place::Ending(id), &KeptEnding::now(ending)) {
                     self.write(Write::Ending(id, sealed));
                 }
             }
@@ -310,10 +296,9 @@ impl Store {
             let ending = transaction.open_table(ENDINGS)?;
             let ending = ending.get(key)?;
             let ending = ending.and_then(|kept| {
-                let kept: KeptEnding = open(&self.seal, Place::Ending(id), kept.value())?;
-                let failed = || Ending::Failed(ApiError::internal(kept.message.clone()));
-                Some(kept.summary.map_or_else(failed, Ending::Done))
+                open::<KeptEnding>(&self.seal, Place::Ending(id), kept.value())
             });
+            let ending = ending.map(KeptEnding::ending);
             // A complete reply of which pieces are missing is computed again.
             let whole = |ending: &Ending| match ending {
                 Ending::Done(summary) => summary.pieces == pieces.len() as u64,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use nsbridge_protocol::Backoff;
+use nsbridge_queue::random;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -16,8 +18,8 @@ use crate::archive::{Archive, Batch};
 use crate::state::App;
 use crate::store::{Kind, Unstored};
 
-/// Pause after a failure of the store.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Back-off after failures of the store.
+const STORE_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Continues the batches that the last process left without an end, and returns their number.
 pub(crate) fn resume(app: &Arc<App>) -> usize {
@@ -35,6 +37,7 @@ pub(super) fn spawn(app: &Arc<App>, archive: &Arc<Archive>, batch: &Arc<Batch>) 
 }
 
 async fn drive(app: Arc<App>, archive: Arc<Archive>, batch: Arc<Batch>) {
+    let mut pauses = STORE_RETRY.pauses();
     while !batch.status().is_end() {
         let step = async {
             match batch.status() {
@@ -52,8 +55,10 @@ async fn drive(app: Arc<App>, archive: Arc<Archive>, batch: Arc<Batch>) {
         if done.is_err() {
             tokio::select! {
                 () = app.draining.cancelled() => return,
-                () = sleep(PAUSE) => {}
+                () = sleep(pauses.next(random())) => {}
             }
+        } else {
+            pauses.reset();
         }
     }
     let status = batch.status().as_str();

@@ -10,6 +10,7 @@ use nsbridge_store::{Location, StoreConfig};
 use tempfile::TempDir;
 
 use super::{Shared, SharedError};
+use crate::reply_end::tests::{assert_same, ends};
 use crate::run::{Ending, RawPiece};
 use crate::store::{Record, tests as stored};
 
@@ -71,6 +72,21 @@ async fn another_replica_reads_what_was_shared_last() {
     assert!(!two.is_alive(&begun.owner).await.unwrap());
     assert!(one.remove(id, &[1; 32]).await.unwrap());
     assert!(two.get(id).await.unwrap().is_none() && two.joined(&[1; 32]).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn each_end_is_read_back_as_it_was_by_another_replica() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (open(&dir, 1).await.unwrap(), open(&dir, 1).await.unwrap());
+    for (age, ending) in (0..).zip(&ends()) {
+        let record = record(Duration::from_secs(age));
+        let id = record.id;
+        one.put(record).await.unwrap();
+        one.end(id, pieces(0), ending);
+        one.flush().await;
+        let kept = two.get(id).await.unwrap().unwrap().kept;
+        assert_same(&kept.ending.unwrap(), ending);
+    }
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::{CHUNK, Kind, Record, Store, StoreError};
 use crate::class::Class;
 use crate::error::ApiError;
+use crate::reply_end::tests::{assert_same, ends};
 use crate::run::{Change, Ending, RawPiece};
 
 const KEEP: Duration = Duration::from_secs(60);
@@ -87,6 +88,24 @@ async fn a_reply_is_read_back_as_it_was_and_nothing_of_it_is_in_the_clear() {
     written(&store).await;
     assert!(matches!(store.get(record.id).unwrap().ending, Some(Ending::Done(_))));
     assert_eq!(store.open_replies().len(), 1);
+}
+
+#[tokio::test]
+async fn each_end_is_read_back_as_it_was_by_the_next_process() {
+    let (dir, ends) = (TempDir::new().unwrap(), ends());
+    let store = open(&dir, 1);
+    for (id, ending) in (1..).zip(&ends) {
+        let record = record(id, SystemTime::now());
+        store.put(&record).await.unwrap();
+        store.note(record.id, &Change::Ended(ending));
+    }
+    written(&store).await;
+    drop(store);
+    let store = until_free(&dir, 1).await;
+    for (id, ending) in (1..).zip(&ends) {
+        let kept = store.get(RequestId(Uuid::from_u128(id))).unwrap();
+        assert_same(&kept.ending.unwrap(), ending);
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 mod abuse;
 mod batches;
 mod classes;
+mod ends;
 mod facts;
 mod handler;
 mod judge;
