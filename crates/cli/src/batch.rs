@@ -17,8 +17,8 @@ use nsbridge_protocol::{ModelName, Tenant};
 use nsbridge_queue::AmqpBroker;
 use serde::Deserialize;
 
-use crate::failure::note;
-use crate::place::{self, Broker, Keys, model, signals};
+use crate::failure::{INTERRUPTED, status};
+use crate::place::{self, Broker, Keys, leave_now, model, signals};
 
 /// Runs files of requests through the queues, as bulk work.
 #[derive(Debug, clap::Args)]
@@ -95,6 +95,8 @@ async fn whole(run: Run) -> Result<ExitCode> {
         if let Ok(mut signals) = signals() {
             signals.next().await;
             drain.cancel();
+            signals.next().await;
+            leave_now(INTERRUPTED);
         }
     });
     let shown = Shown::new();
@@ -115,9 +117,9 @@ async fn whole(run: Run) -> Result<ExitCode> {
     drop(batch);
     remove(&state)?;
     let BatchProgress { completed, failed, .. } = ended;
-    note(&format!("{completed} replies are in {}", run.out.display()));
+    status(&format!("{completed} replies are in {}", run.out.display()));
     if failed > 0 {
-        note(&format!("{failed} requests failed: see {}", errors.display()));
+        status(&format!("{failed} requests failed: see {}", errors.display()));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -214,7 +216,7 @@ impl Shown {
         self.since.set((Some(first), if is_due { Instant::now() } else { last }));
         match &self.bar {
             Some(bar) => bar.set_message(line(first, now, self.began.elapsed())),
-            None if is_due => note(&line(first, now, self.began.elapsed())),
+            None if is_due => status(&line(first, now, self.began.elapsed())),
             None => {}
         }
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use nsbridge_gateway::{Config, Gateway, Model, StoreConfig};
 
-use crate::failure::note;
+use crate::failure::status;
 use crate::gateway::run_until_signals;
 use crate::local::{Local, Pair};
 use crate::place::{self, loopback};
@@ -46,13 +46,13 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
     config.store = Some(StoreConfig::local(folder.path()));
     let gateway = Gateway::on(config, local.broker.clone(), local.keys.clone()).await?;
     let page = format!("http://{}", gateway.address());
-    note(&format!(
+    status(&format!(
         "{page} has the chat page, and {page}/v1 answers clients of OpenAI's API. For example:\n  \
          curl {page}/v1/completions -H 'content-type: application/json' -d '{{\"prompt\": \"Once a \
          bear\", \"max_tokens\": 40}}'\nCtrl-C ends it."
     ));
     if !no_open && stderr().is_terminal() && open::that_detached(&page).is_err() {
-        note("no browser could be opened");
+        status("no browser could be opened");
     }
     let code = run_until_signals(gateway).await?;
     local.end().await?;

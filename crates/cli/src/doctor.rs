@@ -11,7 +11,8 @@ use nsbridge_handler::{AsyncHandler, Models};
 use nsbridge_judged::{Judge as _, JudgeOptions, Judged, JudgedOptions, Rules, RulesOptions};
 use nsbridge_llama::{Embedder, Llama};
 use nsbridge_protocol::topology::{
-    LARGEST_BODY, bulk_queue, dead_queue, model_queue, reply_queue, run_record,
+    LARGEST_BODY, REPLY_EXCHANGE, bulk_queue, control_queue, dead_queue, model_queue, reply_queue,
+    run_record,
 };
 use nsbridge_protocol::{ModelName, Uuid};
 use nsbridge_python::Python;
@@ -19,7 +20,7 @@ use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
 use nsbridge_store::Store;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::place;
 use crate::terminal::print_line;
@@ -27,6 +28,12 @@ use crate::worker::{Kind, within};
 
 /// Time limit for loading a model, after which the load is taken to hang.
 const LONGEST_LOAD: Duration = Duration::from_secs(600);
+
+/// Time limit of the checks on an open connection to the broker.
+const BROKER_LIMIT: Duration = Duration::from_secs(20);
+
+/// Polling interval of the broker's alarms.
+const BLOCKED_POLL: Duration = Duration::from_millis(100);
 
 /// Checks a worker's configuration, keys, broker and model, and suggests remedies.
 #[derive(Debug, clap::Args)]
@@ -90,11 +97,71 @@ fn keys(config: &Config) -> Finding {
     ))
 }
 
+/// Checks the broker within [`BROKER_LIMIT`].
 async fn broker(config: &Config) -> Finding {
     let url = config.broker.read_url()?;
-    let connection = AmqpBroker::new(&url)?.connect("nsbridge doctor").await?;
+    let broker = AmqpBroker::new(&url)?;
+    let connection = broker.connect("nsbridge doctor").await?;
+    let found = tokio::select! {
+        found = use_broker(config, &broker, &*connection) => found?,
+        () = blocked(&*connection) => bail!(
+            "the broker takes no messages, because it is low on memory or disk: \
+             `rabbitmq-diagnostics alarms` names the node; free its memory or disk"
+        ),
+        () = sleep(BROKER_LIMIT) => bail!(
+            "the broker accepts connections and did not answer within {} s: see its log",
+            BROKER_LIMIT.as_secs()
+        ),
+    };
+    connection.close().await;
+    Ok(found)
+}
+
+/// Waits until the broker blocks publishers. It notifies a connection that publishes.
+async fn blocked(connection: &dyn Connection) {
+    while !connection.is_blocked() {
+        sleep(BLOCKED_POLL).await;
+    }
+}
+
+/// Does what a worker does: declares the model's queues and a control queue, keeps a run record, and
+/// publishes on a second connection.
+async fn use_broker(
+    config: &Config,
+    broker: &AmqpBroker,
+    connection: &dyn Connection,
+) -> Finding {
+    let model = &config.worker.model;
+    let second = broker.connect("nsbridge doctor publish").await;
+    let second = second.context("a worker needs two connections, and the second one failed")?;
+    let found = depths(config, connection).await?;
+    connection.declare_model(model).await?;
+    let control = control_queue(Uuid::now_v7().as_u128());
+    connection.declare_control_queue(&control, model, None).await?;
+    keep_a_record(connection, model).await?;
+    can_reply(connection).await?;
+    let large = takes_large(connection).await?;
+    second.close().await;
+    Ok(found + large)
+}
+
+/// Publishes to a client that does not exist, as a worker does before it takes requests.
+async fn can_reply(connection: &dyn Connection) -> Result<()> {
+    let reply = async {
+        let publisher = connection.publisher().await?;
+        let message = Message::new(Vec::new());
+        publisher.publish(REPLY_EXCHANGE, "nsbridge.probe", message).await?.await
+    };
+    reply.await.map(drop).context(
+        "the broker's user cannot publish replies: allow it to write to `nsbridge.reply` \
+         (docs/operating.md, Broker users)",
+    )
+}
+
+/// Reads the depth of the model's queues, before they are declared.
+async fn depths(config: &Config, connection: &dyn Connection) -> Finding {
     let (queue, dead) = (model_queue(&config.worker.model), dead_queue(&config.worker.model));
-    let found = match connection.depth(&queue).await {
+    Ok(match connection.depth(&queue).await {
         Ok(depth) => {
             let dead = connection.depth(&dead).await.map_or(0, |depth| depth.messages);
             let bulk = bulk_queue(&config.worker.model);
@@ -107,13 +174,9 @@ async fn broker(config: &Config) -> Finding {
                  waiting, {dead} dead letters{alone}"
             )
         }
-        Err(Error::NoQueue { .. }) => format!("reached; {queue} comes with its first worker"),
+        Err(Error::NoQueue { .. }) => format!("reached; {queue} is new"),
         Err(error) => return Err(error.into()),
-    };
-    keep_a_record(&*connection, &config.worker.model).await?;
-    let large = takes_large(&*connection).await?;
-    connection.close().await;
-    Ok(found + large)
+    })
 }
 
 /// Finds out whether the broker accepts large messages. They are sent to a client that does not

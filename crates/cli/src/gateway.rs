@@ -11,7 +11,7 @@ use nsbridge_gateway::{Config, Gateway};
 use nsbridge_protocol::{ModelName, Tenant};
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::note;
+use crate::failure::{note, status};
 use crate::place::{signals, wait_for};
 use crate::terminal::print_line;
 
@@ -133,7 +133,7 @@ fn serve(config: &Path, log: LogFormat) -> Result<ExitCode> {
     let config = Config::read(config, nsbridge_config::variables())?;
     wait_for(async {
         let gateway = Gateway::connect(config).await?;
-        note(&format!("listening at {}", gateway.address()));
+        status(&format!("listening at {}", gateway.address()));
         run_until_signals(gateway).await
     })
 }
@@ -153,7 +153,7 @@ pub(crate) async fn run_until_signals(gateway: Gateway) -> Result<ExitCode> {
     tokio::select! {
         () = gateway.run() => Ok(ExitCode::SUCCESS),
         () = again.cancelled() => {
-            note("a second signal came: leaving at once");
+            status("a second signal came: leaving at once");
             Ok(ExitCode::FAILURE)
         }
     }

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Dev(arguments) => dev::run(arguments),
-        Command::Worker(arguments) => return worker::run(arguments),
+        Command::Worker(arguments) => worker::run(arguments),
         Command::Handler(arguments) => handler::run(arguments),
         Command::Ask(arguments) => ask::run(arguments),
         Command::Batch(arguments) => batch::run(arguments),
@@ -78,10 +78,12 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
-    match done {
+    let code = match done {
         Ok(code) => code,
         Err(error) => failure::report(&error),
-    }
+    };
+    nsbridge::flush_log();
+    code
 }
 
 #[cfg(test)]

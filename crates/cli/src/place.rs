@@ -85,6 +85,12 @@ pub(crate) fn signals() -> Result<Signals> {
     Ok(Signals(terminate.context("listening for SIGTERM")?))
 }
 
+/// Ends the process at once, without a word: stderr may be a pipe that is not read.
+#[expect(clippy::exit, reason = "the main thread may be blocked by a terminal that takes no output")]
+pub(crate) fn leave_now(code: u8) -> ! {
+    std::process::exit(code.into())
+}
+
 /// Returns true if an argument is a broker URL with a password.
 ///
 /// RabbitMQ's default password is no secret, since the broker accepts it only from the local

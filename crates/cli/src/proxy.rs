@@ -12,7 +12,7 @@ use nsbridge_client::Keyring;
 use nsbridge_gateway::{Config, Gateway, GatewayBroker, Model};
 use nsbridge_protocol::{ModelName, Tenant};
 
-use crate::failure::note;
+use crate::failure::status;
 use crate::gateway::run_until_signals;
 use crate::place::{Keys, loopback, model, wait_for};
 
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     let config = Config::local(listen, tenant, models.collect());
     wait_for(async {
         let proxy = Gateway::on(config, Arc::new(broker), Arc::new(keys)).await?;
-        note(&format!("listening at {}", proxy.address()));
+        status(&format!("listening at {}", proxy.address()));
         run_until_signals(proxy).await
     })
 }

@@ -14,7 +14,6 @@ use nsbridge_python::Python;
 use nsbridge_store::{Location, Wanted};
 use toml::Value;
 
-use crate::failure::report;
 use crate::place::weights;
 
 /// Takes requests from a model's queue and answers them until SIGTERM or Ctrl-C.
@@ -56,11 +55,9 @@ struct WithoutFile {
     weights: Vec<(String, Location)>,
 }
 
-pub(crate) fn run(arguments: Arguments) -> ExitCode {
-    match serve(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => report(&error),
-    }
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+    serve(arguments)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn serve(arguments: Arguments) -> Result<()> {

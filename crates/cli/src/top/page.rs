@@ -93,6 +93,8 @@ pub(super) struct Worker {
     /// Pieces of the replies that run.
     pub(super) in_flight: f64,
     pub(super) blocked: bool,
+    /// True if it can publish no reply.
+    pub(super) publish_failing: bool,
     /// True if replies are drafted, false if the drafter has failed; `None` without a drafter.
     pub(super) drafting: Option<bool>,
     /// Messages in the model's queues by `requests`, `bulk` and `dead`, as the worker saw them.
@@ -172,6 +174,7 @@ impl Worker {
             "nsbridge_calls_left_over" => self.left_over = value,
             "nsbridge_tokens_in_flight" => self.in_flight = value,
             "nsbridge_broker_blocked" => self.blocked = value > 0.0,
+            "nsbridge_publish_failing" => self.publish_failing = value > 0.0,
             "nsbridge_handler_speculation_drafting" => self.drafting = Some(value > 0.0),
             "nsbridge_worker_info" => {
                 self.version = label("version");

@@ -68,6 +68,9 @@ pub(super) fn of_worker(
             said.push("it is loaded and takes no requests".to_owned());
         }
     }
+    if worker.publish_failing {
+        said.push("it can publish no reply, and takes no requests".to_owned());
+    }
     if worker.blocked {
         said.push("the broker blocks its replies".to_owned());
     }

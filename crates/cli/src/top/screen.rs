@@ -10,16 +10,21 @@ use ratatui::widgets::{Clear, Paragraph};
 use ratatui::{DefaultTerminal, Frame};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::snapshot::Snapshot;
 use super::source::Report;
 use super::state::State;
 use super::view::{Look, Sort, body, header, problems_page};
-use crate::place::signals;
+use crate::failure::INTERRUPTED;
+use crate::place::{leave_now, signals};
 
 /// Longest time without a new drawing, so that the time and the times to attempts go on.
 const REDRAW: Duration = Duration::from_secs(1);
+
+/// Time after a signal at which the process ends, whatever the terminal does.
+const STUCK_LIMIT: Duration = Duration::from_secs(1);
 
 /// Time between two checks of the thread that reads keys for the end of the command.
 const LOOK_UP: Duration = Duration::from_millis(200);
@@ -151,7 +156,7 @@ pub(super) async fn run(
     time: fn() -> String,
     colored: bool,
 ) -> Result<()> {
-    let mut signals = signals()?;
+    let ended = ended_by_a_signal()?;
     let mut screen = Screen::enter()?;
     let mut keys = keys();
     let mut controls = Controls::default();
@@ -169,10 +174,25 @@ pub(super) async fn run(
                 None => bail!("the terminal cannot be read any more"),
             },
             Some(ended) = tasks.join_next() => ended.context("reading a source")?,
-            () = signals.next() => return Ok(()),
+            () = ended.cancelled() => return Ok(()),
             _ = redraw.tick() => {}
         }
     }
+}
+
+/// Returns a token that a signal cancels. The process ends after [`STUCK_LIMIT`], even if the terminal
+/// takes no output.
+fn ended_by_a_signal() -> Result<CancellationToken> {
+    let mut signals = signals()?;
+    let ended = CancellationToken::new();
+    let signaled = ended.clone();
+    tokio::spawn(async move {
+        signals.next().await;
+        signaled.cancel();
+        sleep(STUCK_LIMIT).await;
+        leave_now(INTERRUPTED);
+    });
+    Ok(ended)
 }
 
 /// Reads the events of the terminal on a thread, which ends with the receiver or the terminal.

@@ -6,6 +6,7 @@ mod batch;
 mod batches;
 mod demo;
 mod dev;
+mod doctor;
 mod door;
 mod gateway;
 mod import;

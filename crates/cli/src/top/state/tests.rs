@@ -282,9 +282,10 @@ fn the_state_of_a_worker_and_its_faults_are_said() {
     check(stuck, "", "stuck", &["its calls make no progress"]);
     let idle = Health { consuming: false, ..READY };
     check(idle, "", "not taking", &["it is loaded and takes no requests"]);
-    let more = "nsbridge_broker_blocked 1\nnsbridge_calls_left_over 2\n\
+    let more = "nsbridge_broker_blocked 1\nnsbridge_publish_failing 1\nnsbridge_calls_left_over 2\n\
                 nsbridge_handler_speculation_drafting 0\n";
     let said = [
+        "it can publish no reply, and takes no requests",
         "the broker blocks its replies",
         "2 of its slots are lost to calls that were given up: restart it",
         "its drafter has failed, and replies are made without drafts",
