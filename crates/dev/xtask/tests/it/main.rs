@@ -5,6 +5,7 @@ mod documents;
 mod growth;
 mod layers;
 mod modules;
+mod retries;
 mod tidy;
 mod tree;
 mod waits;

@@ -14,7 +14,7 @@ pub(crate) fn run(path: &Path) -> Result<()> {
     leave_with_the_starter();
     tracing_subscriber::fmt()
         .with_env_filter("info,lapin=off")
-        .with_writer(std::io::stderr)
+        .with_writer(nsbridge::stderr_log)
         .with_ansi(false)
         .init();
     let journal = Journal::in_dir(path.parent().context("the configuration has no folder")?)?;

@@ -31,7 +31,7 @@ impl Balanced {
     }
 
     /// Returns the gateway of a try.
-    fn pick(&self, turn: usize) -> Option<SocketAddr> {
+    pub(crate) fn pick(&self, turn: usize) -> Option<SocketAddr> {
         let addresses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         addresses.get(turn % addresses.len().max(1)).copied()
     }

@@ -144,6 +144,12 @@ impl Ask {
         self
     }
 
+    /// Returns the order of a request outside of the plan, as a text.
+    pub(crate) fn order_text(mut self, n: usize) -> serde_json::Result<String> {
+        self.order.n = n;
+        serde_json::to_string(&self.order)
+    }
+
     /// Returns the text of an undisturbed run, piece by piece.
     pub(crate) fn lone_run(&self) -> Vec<String> {
         self.text.clone().unwrap_or_else(|| lone_run(self.seed, self.order.pieces))

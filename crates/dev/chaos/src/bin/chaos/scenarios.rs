@@ -113,6 +113,14 @@ scenarios! {
         "only the client's connections are cut"
     "full-reply-queue" AnyNode broker::full_reply_queue:
         "the client stands still, and its small reply queue fills up"
+    "right-lost-and-given-back" AnyNode broker::right_lost:
+        "a worker loses the right to publish replies, and gets it back"
+    "publisher-refused" AnyNode broker::publisher_refused:
+        "one of two workers may open one connection only: it cannot publish, so it takes nothing"
+    "log-reader-stops" AnyNode gateways::log_reader_stops:
+        "worker and gateway log to a pipe that is not read; they answer, and leave when told to"
+    "gateway-restart-after-cancel" AnyNode gateways::restart_after_cancel:
+        "a response is canceled and another one refused, then their gateway is killed"
     "duplicate-publish" AnyNode broker::duplicate_publish:
         "the same sealed bytes are published twice, to one worker and to two"
     "forged-count" AnyNode broker::forged_count:

@@ -4,6 +4,7 @@ mod aim;
 mod forge;
 mod front;
 mod python;
+mod rights;
 mod start;
 mod supervised_process;
 mod unacking_consumer;
@@ -114,6 +115,9 @@ impl Stage {
                 heartbeat: 10,
                 frame_each: false,
                 skew_s: 0,
+                user: None,
+                channel_max: 2047,
+                log_is_not_read: false,
                 more: String::new(),
                 environment: Vec::new(),
             },
@@ -208,6 +212,23 @@ impl Stage {
         self.fault("suspend", worker)?;
         let pid = self.worker(worker)?.pid().context("the process has ended")?;
         SuspendedThread::stop(pid, thread)
+    }
+
+    /// Waits until the log of a process contains this text.
+    pub(crate) fn until_said(&self, life: &str, what: &str) -> Result<()> {
+        let began = Instant::now();
+        while self.said(life, what).is_err() {
+            ensure!(began.elapsed() < PATIENCE, "{life} did not say `{what}`");
+            sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Checks that the log of a process contains this text at most this many times.
+    pub(crate) fn said_at_most(&self, life: &str, what: &str, most: usize) -> Result<()> {
+        let count = fs::read_to_string(self.dir.join(format!("{life}.log")))?.matches(what).count();
+        ensure!(count <= most, "{life} said `{what}` {count} times, not {most} at most");
+        Ok(())
     }
 
     /// Checks that the log of a process contains this text.

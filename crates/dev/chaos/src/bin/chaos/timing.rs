@@ -14,6 +14,7 @@ pub(crate) fn of_worker() -> Result<nsbridge::worker::Timing> {
         match &*name {
             "adopt_window" => timing.adopt_window = duration,
             "max_orphan_time" => timing.max_orphan_time = duration,
+            "max_publish_outage" => timing.max_publish_outage = duration,
             _ => bail!("{VARIABLE} cannot change `{name}` of a worker"),
         }
     }

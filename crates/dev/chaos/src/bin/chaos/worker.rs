@@ -64,7 +64,7 @@ fn work(path: &Path) -> anyhow::Result<()> {
 /// Installs the log and the journal layer. The bridge keeps a subscriber that is already installed.
 fn log_and_watch(filter: &str, journal: Journal) {
     let filter = EnvFilter::try_new(filter).unwrap_or_default();
-    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false).with_filter(filter);
+    let lines = fmt::layer().with_writer(nsbridge::stderr_log).with_ansi(false).with_filter(filter);
     let watch = Watch(journal).with_filter(LevelFilter::INFO);
     let _ = tracing_subscriber::registry().with(lines).with(watch).try_init();
 }

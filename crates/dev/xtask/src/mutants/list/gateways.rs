@@ -4,6 +4,16 @@ use super::{Judge, Mutant};
 
 /// Mutants of gateways.
 pub(super) const MUTANTS: &[Mutant] = &[
+    // A failed or canceled reply is an error of the server after a restart.
+    Mutant {
+        name: "an-end-that-loses-its-code",
+        file: "crates/gateway/src/reply_end.rs",
+        edits: &[(
+            "StoredEnd::Failed { error: Some(error), .. } => Self::Failed(*error),",
+            "StoredEnd::Failed { error: Some(error), .. } => Self::Failed(ApiError::internal(error.message())),",
+        )],
+        judge: Judge::Scenario("gateway-restart-after-cancel", 1),
+    },
     // A gateway sends the last event that the client has once more.
     Mutant {
         name: "resume-with-a-known-event",

@@ -73,6 +73,40 @@ pub(super) fn memory_alarm(stage: &mut Stage) -> Result<()> {
     stage.start_client()
 }
 
+/// Takes the right to publish replies from the only worker, and gives it back. The worker must give its
+/// requests back meanwhile, and answer all afterwards, although the broker has closed more channels
+/// than a connection can have.
+pub(super) fn right_lost(stage: &mut Stage) -> Result<()> {
+    stage.settings.channel_max = 12;
+    let user = stage.add_broker_user()?;
+    stage.settings.user = Some(user.clone());
+    stage.ask_for(8, &Ask::new(20, 20).within(120_000));
+    stage.start_workers(1)?;
+    stage.fault("right lost", "w1")?;
+    stage.permit(&user, "^nsbridge[.]control.*$")?;
+    stage.start_client()?;
+    stage.until_said("w1.0", "requests are given back")?;
+    stage.permit(&user, ".*")?;
+    stage.finish()?;
+    // A few for each of four slots, by the back-off.
+    stage.said_at_most("w1.0", "opening another stream", 100)
+}
+
+/// Refuses one of two workers its second connection, on which it publishes. It must give back what it
+/// takes, and the other worker answers all.
+pub(super) fn publisher_refused(stage: &mut Stage) -> Result<()> {
+    stage.ask_for(100, &Ask::new(4, 5).within(40_000));
+    stage.start_worker("w1")?;
+    let user = stage.add_broker_user()?;
+    stage.settings.user = Some(user.clone());
+    stage.start_worker("w2")?;
+    // The broker counts connections that are opened at the same time too late to refuse one.
+    stage.node().ctl(&["set_user_limits", &user, "{\"max-connections\": 1}"])?;
+    stage.cut("w2.0 publish")?;
+    stage.until_said("w2.0", "no connection, trying again")?;
+    stage.start_client()
+}
+
 /// Suspends the client until its reply queue is full: first its prefetch fills, then the queue's
 /// byte limit is reached.
 pub(super) fn full_reply_queue(stage: &mut Stage) -> Result<()> {

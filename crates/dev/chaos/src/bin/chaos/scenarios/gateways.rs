@@ -1,7 +1,11 @@
 //! Faults of gateways, seen by callers that read streams over HTTP.
 
-use anyhow::Result;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
 use nsbridge_testkit::s3::{Fault, Faults, Kind, Rule, S3Server, When};
+use serde_json::{Value, json};
 
 use crate::follow::{has_id, left_in_order, runs};
 use crate::http_caller::{Leave, Manner};
@@ -95,6 +99,75 @@ pub(super) fn replica_takes_over(stage: &mut Stage) -> Result<()> {
     stage.until("g2 to leave in good order", |lines| left_in_order(lines, "g2.0"))?;
     // The bucket must outlive the gateways, so the round finishes before the bucket is dropped.
     stage.finish()
+}
+
+/// Cancels a response in the background, lets another one be refused, and kills the gateway. The next
+/// gateway must tell the same of both.
+pub(super) fn restart_after_cancel(stage: &mut Stage) -> Result<()> {
+    let asks = stage.ask_for(2, &Ask::new(60, 20));
+    start_workers(stage, 1)?;
+    stage.start_gateways(&["g1"], &Storage::Own)?;
+    stage.start_callers(vec![Manner::default(); asks.len()])?;
+    let canceled = in_background(stage, &Ask::new(2000, 20).order_text(asks.len())?)?;
+    let refused = in_background(stage, "no order")?;
+    stage.ask_gateway("POST", &format!("{canceled}/cancel"), &json!({}))?;
+    let ends = [(&canceled, "cancelled"), (&refused, "failed")];
+    let mut before = Vec::new();
+    for (path, status) in ends {
+        before.push(until_status(stage, path, status)?);
+    }
+    stage.kill("g1")?;
+    stage.balance(&["g1"])?;
+    for ((path, _), before) in ends.iter().zip(before) {
+        let after = told(&stage.ask_gateway("GET", path, &Value::Null)?);
+        ensure!(after == before, "{path} was {before}, and is {after} after a restart");
+    }
+    Ok(())
+}
+
+/// Asks for a response in the background, and returns its path.
+fn in_background(stage: &Stage, input: &str) -> Result<String> {
+    let body = json!({ "model": "chaos", "input": input, "background": true });
+    let response = stage.ask_gateway("POST", "/v1/responses", &body)?;
+    let id = response["id"].as_str().with_context(|| format!("{response} has no id"))?;
+    Ok(format!("/v1/responses/{id}"))
+}
+
+/// Waits until a response has this status, and returns what is told of its end.
+fn until_status(stage: &Stage, path: &str, status: &str) -> Result<Value> {
+    for _ in 0..1000 {
+        let response = stage.ask_gateway("GET", path, &Value::Null)?;
+        if response["status"] == status {
+            return Ok(told(&response));
+        }
+        sleep(Duration::from_millis(10));
+    }
+    bail!("{path} does not become {status}")
+}
+
+/// Returns what is told of the end of a response.
+fn told(response: &Value) -> Value {
+    json!([response["status"], response["error"], response["nsbridge"]["error_code"]])
+}
+
+/// Lets a worker and a gateway log to pipes that are not read. They must answer all requests, and end
+/// when they are told to.
+pub(super) fn log_reader_stops(stage: &mut Stage) -> Result<()> {
+    stage.settings.log_is_not_read = true;
+    let asks = stage.ask_for(120, &Ask::new(3, 5));
+    stage.fault("log not read", "worker and gateway")?;
+    start_workers(stage, 1)?;
+    stage.start_gateways(&["g1"], &Storage::Own)?;
+    stage.start_callers(vec![Manner::default(); asks.len()])?;
+    for ask in asks {
+        stage.until_over(ask)?;
+    }
+    for name in ["g1", "w1"] {
+        stage.terminate(name)?;
+        let life = format!("{name}.0");
+        stage.until(&format!("{life} to leave in good order"), |lines| left_in_order(lines, &life))?;
+    }
+    Ok(())
 }
 
 /// Lets callers leave in mid-stream, three times each. They read some events again.

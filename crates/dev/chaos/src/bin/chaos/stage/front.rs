@@ -10,11 +10,13 @@ use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nsbridge_testkit::s3::S3Server;
+use serde_json::Value;
 
-use super::start::part_command;
+use super::start::{part_command, unread_pipe};
 use super::supervised_process::SupervisedProcess;
 use super::{KEYRING, PATIENCE, Stage};
 use crate::follow::serves;
+use crate::http::send;
 use crate::http_caller::{HttpCaller, Known, Manner};
 use crate::journal::{Line, What};
 
@@ -41,9 +43,12 @@ impl Stage {
         }
         for name in names {
             let (path, environment) = self.write_gateway(name, storage)?;
-            let dir = self.dir.clone();
+            let (dir, log_is_not_read) = (self.dir.clone(), self.settings.log_is_not_read);
             let command = move |name: &str| {
                 let mut command = part_command(&dir, name, "gateway", &path)?;
+                if log_is_not_read {
+                    command.stderr(unread_pipe()?);
+                }
                 command.envs(environment.iter().map(|(name, value)| (name, value)));
                 Ok(command)
             };
@@ -101,6 +106,16 @@ impl Stage {
     /// Sends callers nowhere: they wait.
     pub(crate) fn balance_to_none(&self) {
         self.balanced.set(Vec::new());
+    }
+
+    /// Sends one request to a gateway, and returns the object of the response.
+    pub(crate) fn ask_gateway(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
+        let gateway = self.balanced.pick(0).context("no gateway takes requests")?;
+        let answer = async {
+            let response = send(gateway, method, path, "", &body.to_string()).await?;
+            anyhow::Ok(serde_json::from_str(&response.whole().await?)?)
+        };
+        self.runtime.block_on(answer)
     }
 
     /// Starts the callers of all requests of the plan; `manners` has one for each.

@@ -1,7 +1,7 @@
 //! Commands and settings of the processes of a round.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{PipeWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,9 +9,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_protocol::ModelName;
+use rustix::pipe::fcntl_setpipe_size;
 
 use super::KEYRING;
 use crate::watched::Trick;
+
+/// Size of a pipe that is not read: one page, the least that Linux permits.
+const PIPE_BYTES: usize = 4096;
 
 /// Settings of workers.
 #[derive(Clone, Debug)]
@@ -24,6 +28,12 @@ pub(crate) struct WorkerSettings {
     pub(crate) frame_each: bool,
     /// Offset of the worker's clock in seconds.
     pub(crate) skew_s: i64,
+    /// User of the broker, whose password is the name; `None` is `guest`.
+    pub(crate) user: Option<String>,
+    /// Maximum number of channels of a connection.
+    pub(crate) channel_max: u16,
+    /// True if the log is a pipe of one page that is not read.
+    pub(crate) log_is_not_read: bool,
     /// Additional tables of the configuration.
     pub(crate) more: String,
     pub(crate) environment: Vec<(&'static str, String)>,
@@ -53,13 +63,18 @@ pub(super) fn worker_command(
     settings: &WorkerSettings,
     name: &str,
 ) -> Result<Command> {
-    let WorkerSettings { slots, grace_s, heartbeat, frame_each, skew_s, more, environment } =
+    let WorkerSettings { slots, grace_s, heartbeat, frame_each, skew_s, more, environment, .. } =
         settings;
+    let channel_max = settings.channel_max;
+    let url = match &settings.user {
+        Some(user) => url.replace("guest:guest", &format!("{user}:{user}")),
+        None => url.to_owned(),
+    };
     let (coalesce_ms, coalesce_bytes) = if *frame_each { (0, 1) } else { (20, 4096) };
     let shown = dir.display();
     let config = format!(
         "[worker]\nmodel = \"{model}\"\nname = \"{name}\"\ngrace_s = {grace_s}\n\
-         [broker]\nurl = \"{url}?heartbeat={heartbeat}\"\n\
+         [broker]\nurl = \"{url}?heartbeat={heartbeat}&channel_max={channel_max}\"\n\
          [keys]\nkeyring = \"{KEYRING}\"\n\
          [reply]\ncoalesce_ms = {coalesce_ms}\ncoalesce_bytes = {coalesce_bytes}\n\
          [handler]\ndir = \"{shown}\"\nworker = \"{name}\"\nslots = {slots}\n{more}"
@@ -67,6 +82,9 @@ pub(super) fn worker_command(
     let path = dir.join(format!("{name}.toml"));
     fs::write(&path, config)?;
     let mut command = part_command(dir, name, "worker", &path)?;
+    if settings.log_is_not_read {
+        command.stderr(unread_pipe()?);
+    }
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     if *skew_s != 0 {
         command.env("LD_PRELOAD", faketime()?).env("FAKETIME", format!("{skew_s:+}s"));
@@ -82,6 +100,15 @@ pub(super) fn part_command(dir: &Path, name: &str, part: &str, config: &Path) ->
     command.arg(part).arg(config);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
     Ok(command)
+}
+
+/// Returns the writing end of a pipe of one page whose reading end stays open and is never read.
+pub(super) fn unread_pipe() -> Result<PipeWriter> {
+    let (reader, writer) = std::io::pipe()?;
+    fcntl_setpipe_size(&writer, PIPE_BYTES)?;
+    // Closed with this process: a closed reading end would be an error of the writer.
+    std::mem::forget(reader);
+    Ok(writer)
 }
 
 /// Returns the path of libfaketime.
