@@ -8,11 +8,13 @@ import json
 import worker
 from nsbridge import (
     BadInput,
+    Client,
     Deadline,
     EnqueuedAgain,
     Hint,
     Internal,
     InvalidRequest,
+    Keyring,
     NoSuchModel,
     Piece,
     Poison,
@@ -291,6 +293,25 @@ class Events(Scripted):
 
         self.play(script())
         self.assertEqual(self.broker.opened_controls(), [])
+
+    def test_a_reply_waits_for_a_caller_on_another_thread(self):
+        words = [token(1, "x")] * 100_000
+
+        async def answer():
+            a = self.broker.attempt(0)
+            self.broker.take(a.open, reply_to="a")
+            for first in range(0, len(words), 100):
+                self.broker.take(a.data(first, words[first : first + 100]))
+            self.broker.take(a.finish(words))
+
+        with Client(self.broker, Keyring.of_key("dev", KEY), tenant="t") as client:
+            reply = client.text("m", "a bear")
+            client.run(answer())
+            self.assertEqual(len(reply._ready), 0)
+            self.assertEqual(next(iter(reply)).text, "x")
+            self.assertLessEqual(len(reply._ready), 1024, "the rest is not decoded yet")
+            self.assertEqual(len(list(reply)), len(words) - 1)
+            self.assertEqual(reply.finish_reason, "stop")
 
     def test_a_restart_that_the_caller_has_not_reached_is_not_seen(self):
         async def script(read: int, restarts: int):

@@ -10,16 +10,17 @@ use std::{fmt, mem};
 
 use nsbridge_crypto::{ContentType, Opened, ReplyHead, ReplyKind, ReplyOpener, ReplyRoot};
 use nsbridge_protocol::{
-    AttemptNo, ControlKind, Failure, Fingerprint, Open, Pieces, Resume, Revision,
+    AttemptNo, ControlKind, Fingerprint, Open, Pieces, Resume, Revision, StreamId, Summary,
 };
-use nsbridge_protocol::{StreamId, Summary};
 use serde::de::DeserializeOwned;
 
 use crate::merge::early::Early;
+pub(crate) use crate::merge::step::Step;
 use crate::merge::stream::{Rank, State, Stream, Taken};
 use crate::piece_log::{PieceLog, too_large};
 
 mod early;
+mod step;
 mod stream;
 
 /// Maximum number of streams of a request that are followed at once.
@@ -31,35 +32,6 @@ const MAX_GONE: usize = 64;
 
 /// Function that returns the bytes of a piece on which all attempts must agree.
 pub(crate) type ReplayKeyOf = fn(&[u8]) -> Cow<'_, [u8]>;
-
-/// Result of a frame, for the caller or for a worker.
-#[derive(PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Next piece of the reply.
-    Piece(Vec<u8>),
-    /// A later attempt differs from here on: the pieces after the first `kept` are withdrawn.
-    Restarted { kept: usize },
-    /// The reply is complete.
-    Done(Summary),
-    /// The worker ended the request without a reply, or the reply is larger than any may be.
-    Failed(Failure),
-    /// Control frame for the worker of the newly opened stream, to be sealed under the root of its
-    /// enqueue.
-    Tell { enqueue: usize, kind: ControlKind, body: Vec<u8> },
-}
-
-impl fmt::Debug for Step {
-    /// Leaves out the text of the reply.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Piece(piece) => write!(f, "Piece({} bytes)", piece.len()),
-            Self::Restarted { kept } => write!(f, "Restarted({kept})"),
-            Self::Done(summary) => write!(f, "Done({summary:?})"),
-            Self::Failed(failure) => write!(f, "Failed({})", failure.code),
-            Self::Tell { enqueue, kind, .. } => write!(f, "Tell({enqueue}, {kind:?})"),
-        }
-    }
-}
 
 /// State of one request's reply.
 pub(crate) struct Merge {

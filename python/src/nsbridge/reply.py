@@ -138,7 +138,9 @@ class AsyncReply(Generic[P]):
     def take_ready(self) -> list[Event[P]]:
         """Takes events that are there, without waiting. Raises the error of the reply."""
         pending = self._pending
-        while pending is not None and len(self._ready) < AT_ONCE and pending.ready and not self._over:
+        if pending is None:
+            return []
+        while len(self._ready) < AT_ONCE and pending.ready and not self._over:
             last = pending.inbox[0].kind in ("failed", "error")
             if last and self._ready:  # raised by the next call, after these events
                 break
