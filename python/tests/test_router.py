@@ -8,24 +8,27 @@ import json
 import worker
 from nsbridge import (
     BadInput,
+    Client,
     Deadline,
     EnqueuedAgain,
     Hint,
     Internal,
     InvalidRequest,
+    Keyring,
     NoSuchModel,
+    Piece,
     Poison,
     QueueFull,
+    ReplyTooLarge,
+    Restart,
     Restarted,
-    SlowConsumer,
     Truncated,
     UnexpectedPiece,
     Waiting,
 )
 from nsbridge.broker import Answer
-from nsbridge.constants import CANCEL, CODES, FINAL_ERROR, FINAL_OK
+from nsbridge.constants import CANCEL, CODES, FINAL_ERROR, FINAL_OK, MAX_REPLY_BYTES
 from nsbridge.errors import BY_CODE, BrokerError
-from nsbridge.pending import UNREAD
 from scripted import Scripted
 from worker import KEY, WORDS, Attempt, token
 
@@ -245,13 +248,17 @@ class Events(Scripted):
                     reply = await client.text("m", "a bear")
                     a = self.broker.attempt(-1)
                     b = self.broker.attempt(-1, 2)
-                    self.broker.take(
-                        a.open, a.data(0, WORDS[:3]), b.open, b.data(0, other), b.finish(other)
-                    )
+                    self.broker.take(a.open, a.data(0, WORDS[:3]))
+                    again = [b.open, b.data(0, other), b.finish(other)]
                     if whole:
-                        self.assertEqual(await reply.read(), "w0 xy")
+                        reading = asyncio.create_task(reply.read())
+                        await asyncio.sleep(1)
+                        self.broker.take(*again)
+                        self.assertEqual(await reading, "w0 xy")
+                        self.assertEqual(reply.restarts, 1)
                         continue
-                    pieces = []
+                    pieces = [(await reply.__anext__()).text for _ in range(3)]
+                    self.broker.take(*again)
                     with self.assertRaises(Restarted) as restarted:
                         async for piece in reply:
                             pieces.append(piece.text)
@@ -265,22 +272,87 @@ class Events(Scripted):
 
         self.play(script())
 
-    def test_a_caller_that_does_not_read_fails_its_own_request_alone(self):
+    def test_a_reply_waits_for_its_caller_and_holds_up_no_other(self):
         async def script():
             async with self.client() as client:
                 slow = await client.text("m", "a bear")
                 other = await client.text("m", "a bear")
-                a = self.broker.attempt(0)
+                a, words = self.broker.attempt(0), [token(1, "x")] * 100_000
                 self.broker.take(a.open, reply_to="a")
-                for first in range(0, UNREAD + 100, 100):
-                    self.broker.take(a.data(first, [token(1, "x")] * 100))
+                for first in range(0, len(words), 100):
+                    self.broker.take(a.data(first, words[first : first + 100]))
                 self.broker.answer(1)
                 self.assertEqual(await other.read(), TEXT)
-                with self.assertRaises(SlowConsumer):
-                    await slow.collect()
+                self.broker.take(a.finish(words))
+                pending = client.router.pending[self.broker.sent[0].body[8:24]]
+                self.assertEqual(len(pending.inbox), 0, "what remains has no text")
+                self.assertLessEqual(len(slow._pending.inbox), 3, "not a place for each piece")
+                pieces = [piece.text async for piece in slow]
+                self.assertEqual((len(pieces), set(pieces)), (100_000, {"x"}))
+                self.assertEqual(slow.finish_reason, "stop")
 
         self.play(script())
-        self.assertIn(("a", CANCEL, b""), self.broker.opened_controls())
+        self.assertEqual(self.broker.opened_controls(), [])
+
+    def test_a_reply_waits_for_a_caller_on_another_thread(self):
+        words = [token(1, "x")] * 100_000
+
+        async def answer():
+            a = self.broker.attempt(0)
+            self.broker.take(a.open, reply_to="a")
+            for first in range(0, len(words), 100):
+                self.broker.take(a.data(first, words[first : first + 100]))
+            self.broker.take(a.finish(words))
+
+        with Client(self.broker, Keyring.of_key("dev", KEY), tenant="t") as client:
+            reply = client.text("m", "a bear")
+            client.run(answer())
+            self.assertEqual(len(reply._ready), 0)
+            self.assertEqual(next(iter(reply)).text, "x")
+            self.assertLessEqual(len(reply._ready), 1024, "the rest is not decoded yet")
+            self.assertEqual(len(list(reply)), len(words) - 1)
+            self.assertEqual(reply.finish_reason, "stop")
+
+    def test_a_restart_that_the_caller_has_not_reached_is_not_seen(self):
+        async def script(read: int, restarts: int):
+            self.setUp()
+            async with self.client() as client:
+                reply = await client.text("m", "a bear")
+                a, b, c = (self.broker.attempt(0, number) for number in (1, 2, 3))
+                self.broker.take(a.open, a.data(0, WORDS[:4]))
+                texts = [(await reply.__anext__()).text for _ in range(read)]
+                other = [*WORDS[:2], token(9, "y"), token(9, "y")]
+                self.broker.take(b.open, b.data(0, other))
+                last = [WORDS[0], token(9, "z")]
+                self.broker.take(c.open, c.data(0, last), c.finish(last))
+                kept = []
+                async for event in reply.events():
+                    if isinstance(event, Piece):
+                        texts.append(event.value.text)
+                    elif isinstance(event, Restart):
+                        kept.append(event.kept)
+                        del texts[event.kept :]
+                self.assertEqual((texts, len(kept)), (["w0 ", "z"], restarts))
+
+        for read, restarts in [(0, 0), (1, 0), (2, 1), (3, 1)]:
+            self.play(script(read, restarts))
+
+    def test_a_reply_larger_than_any_may_be_fails_alone(self):
+        async def script():
+            async with self.client() as client:
+                reply = await client.text("m", "a bear")
+                a, piece = self.broker.attempt(0), token(1, "x" * 60_000)
+                self.broker.take(a.open, reply_to="a")
+                for first in range(200):
+                    self.broker.take(a.data(first, [piece]))
+                count = 0
+                with self.assertRaises(ReplyTooLarge):
+                    async for _ in reply:
+                        count += 1
+                self.assertEqual(count, MAX_REPLY_BYTES // (len(piece) + 4))
+
+        self.play(script())
+        self.assertEqual(self.broker.opened_controls(), [("a", CANCEL, b"")])
 
     def test_a_piece_of_another_type_cancels_the_request(self):
         async def script():

@@ -50,22 +50,24 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
     let (broker, keys) = (local.broker.clone(), local.keys.clone());
     let client = Client::builder().broker(broker).keys(keys).name("demo").connect().await?;
     let sampling = &arguments.sampling;
+    let (model, tenant) = (local.model.clone(), local.tenant.clone());
     let request = |input: TextInput| {
-        let mut request = Request::new(local.model.clone(), local.tenant.clone()).input(input);
+        let mut request = Request::new(model.clone(), tenant.clone()).input(input);
         request.seed = sampling.seed;
         request
     };
-    let code = if sampling.chat && !arguments.json && is_interactive() {
-        chat::converse(&client, sampling, request, arguments.prompt).await?
-    } else {
-        let prompt = prompt::read(arguments.prompt.unwrap_or_else(|| BEGINNING.to_owned()))?;
+    let told = async {
+        if sampling.chat && !arguments.json && is_interactive() {
+            return chat::converse(&client, sampling, request, arguments.prompt.clone()).await;
+        }
+        let prompt = arguments.prompt.clone().unwrap_or_else(|| BEGINNING.to_owned());
+        let prompt = prompt::read(prompt)?;
         if !arguments.json && !sampling.chat {
             // The model continues the prompt, so prompt and reply together are the story.
             print(&prompt)?;
         }
         let reply = client.submit(request(sampling.input(prompt)?)).await?;
-        stream::show(reply, arguments.json).await?
+        stream::show(reply, arguments.json).await
     };
-    local.end().await?;
-    Ok(code)
+    local.beside(told).await
 }

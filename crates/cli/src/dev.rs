@@ -54,7 +54,5 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
     if !no_open && stderr().is_terminal() && open::that_detached(&page).is_err() {
         status("no browser could be opened");
     }
-    let code = run_until_signals(gateway).await?;
-    local.end().await?;
-    Ok(code)
+    local.beside(run_until_signals(gateway)).await
 }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use nsbridge::worker::{Drain, Worker};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
-use nsbridge_handler::{Model, Models};
+use nsbridge_handler::{AsyncHandler, Model, Models};
 use nsbridge_llama::Llama;
 use nsbridge_protocol::{ModelName, Tenant};
 use nsbridge_queue::MemoryBroker;
@@ -15,6 +15,8 @@ use nsbridge_store::Location;
 use tokio::task::JoinHandle;
 
 use crate::failure::note;
+
+const ENDED: &str = "the worker in this process has ended, and the command with it; start it again";
 
 /// Model of the worker; the bundled pair if none is named.
 #[derive(Debug, clap::Args)]
@@ -45,6 +47,8 @@ pub(crate) struct Local {
 impl Local {
     /// Loads the model and starts the worker.
     pub(crate) async fn start(pair: &Pair) -> Result<Self> {
+        // The process will hold keys and prompts, which the message of a panic may quote.
+        nsbridge::confine()?;
         let target = pair.model.clone().unwrap_or_else(|| bundled("tale-7m"));
         check(&target, "--model")?;
         let name = target.file_stem().map_or("demo".into(), |name| name.to_string_lossy());
@@ -53,32 +57,55 @@ impl Local {
         let own = || pair.model.is_none().then(|| bundled("tale-1m"));
         let draft = pair.draft.clone().or_else(own);
         draft.as_deref().map_or(Ok(()), |draft| check(draft, "--draft"))?;
-        let (model, tenant): (ModelName, Tenant) = ("demo".parse()?, "demo".parse()?);
-        let broker = Arc::new(MemoryBroker::new());
-        let key = Entry::new("demo".parse()?, Key::generate()?, State::Primary);
-        let keys = Arc::new(Keyring::of(vec![key])?);
         let named = [("target", Some(target)), ("draft", draft)];
         let models: Models = named
             .into_iter()
             .filter_map(|(name, path)| Some((name.to_owned(), Model::at(path?))))
             .collect();
+        Self::serve::<Llama>(name, nsbridge_llama::Options::default(), models).await
+    }
+
+    /// Starts a worker of this handler. `name` is that of the model's files.
+    async fn serve<H: AsyncHandler>(
+        name: String,
+        options: H::Options,
+        models: Models,
+    ) -> Result<Self> {
+        let (model, tenant): (ModelName, Tenant) = ("demo".parse()?, "demo".parse()?);
+        let broker = Arc::new(MemoryBroker::new());
+        let key = Entry::new("demo".parse()?, Key::generate()?, State::Primary);
+        let keys = Arc::new(Keyring::of(vec![key])?);
         let worker = Worker::builder(model.clone(), broker.clone(), keys.clone())
             .name("demo")
             .drain(Drain::new(Duration::ZERO))
-            .start_async::<Llama>(nsbridge_llama::Options::default(), models)
+            .start_async::<H>(options, models)
             .await?;
         let drain = worker.drain();
         let worker = tokio::spawn(worker.run());
         Ok(Self { name, model, tenant, broker, keys, drain, worker })
     }
 
-    /// Ends the worker.
-    pub(crate) async fn end(self) -> Result<()> {
-        self.drain.begin();
-        if let Err(error) = self.worker.await? {
-            note(&format!("the worker ended badly: {error}"));
+    /// Runs the rest of a command beside the worker, and then ends the worker.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the command. The end of the worker is the end of the command, which
+    /// would otherwise wait for replies that no worker makes.
+    pub(crate) async fn beside<T>(self, command: impl Future<Output = Result<T>>) -> Result<T> {
+        let Self { drain, mut worker, .. } = self;
+        let done = tokio::select! {
+            biased;
+            done = command => done?,
+            ended = &mut worker => {
+                ended.context(ENDED)?.context(ENDED)?;
+                bail!(ENDED);
+            }
+        };
+        drain.begin();
+        if let Err(error) = worker.await? {
+            note(&format!("the worker ended badly: {}", nsbridge::chain(&error)));
         }
-        Ok(())
+        Ok(done)
     }
 }
 
@@ -94,4 +121,62 @@ fn bundled(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models").join(name);
     let here = ["examples/models", "/models"].map(|folder| Path::new(folder).join(name));
     here.into_iter().find(|dir| dir.is_dir()).unwrap_or(source)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+    use std::time::Duration;
+
+    use nsbridge_client::{Client, Request};
+    use nsbridge_handler::{AsyncHandler, AsyncJob, Error, Finish, Models, Result};
+    use tokio::time::timeout;
+
+    use super::Local;
+
+    /// Handler that breaks on the input `true`.
+    struct Breaking;
+
+    impl AsyncHandler for Breaking {
+        type Options = ();
+        type Input = bool;
+        type Output = ();
+
+        async fn load((): (), _: Models) -> Result<Self> {
+            Ok(Self)
+        }
+
+        async fn handle(&self, breaks: bool, _: &mut AsyncJob<()>) -> Result<Finish> {
+            if breaks { Err(Error::fatal("a rank was lost")) } else { Ok(Finish::STOP) }
+        }
+
+        fn tasks(&self) -> usize {
+            1
+        }
+    }
+
+    async fn local() -> Local {
+        Local::serve::<Breaking>("breaking".to_owned(), (), Models::default()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_worker_is_the_end_of_the_command() {
+        let local = local().await;
+        let (broker, keys) = (local.broker.clone(), local.keys.clone());
+        let client = Client::builder().broker(broker).keys(keys).connect().await.unwrap();
+        let ask = Request::new(local.model.clone(), local.tenant.clone()).input(true);
+        let _reply = client.submit::<()>(ask).await.unwrap();
+        let ended = timeout(Duration::from_secs(30), local.beside(pending::<anyhow::Result<()>>()));
+        let error = ended.await.expect("the command must end").unwrap_err();
+        let said = nsbridge::chain(error.as_ref());
+        assert!(said.starts_with("the worker in this process has ended"), "{said}");
+        assert!(said.contains("a fatal error") && said.lines().count() == 1, "{said}");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_command_is_the_end_of_the_worker() {
+        assert_eq!(local().await.beside(ready(Ok(5))).await.unwrap(), 5);
+        let failed = local().await.beside(ready(Err::<(), _>(anyhow::anyhow!("no")))).await;
+        assert_eq!(failed.unwrap_err().to_string(), "no");
+    }
 }

@@ -18,6 +18,7 @@ use crate::envelope::{self, Envelope};
 use crate::error::{Error, Result};
 use crate::merge::Merge;
 use crate::pending::Original;
+use crate::piece_log::{PieceLog, too_large};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::resume::ResumePoint;
@@ -140,10 +141,11 @@ impl Client {
             headers.insert(header::REPLAY_OF.into(), Header::Text(of.to_string()));
         }
         let merge = Merge::new(sealed.reply_root, O::replay_key);
-        let merge = merge.after(point.pieces, fingerprint);
+        let pieces = PieceLog::of(&point.pieces);
+        let merge = merge.after(pieces.ok_or_else(|| Error::of(too_large()))?, fingerprint);
         // Register before publishing, so that the first reply finds its entry.
-        let registered = self.0.router.register(original, merge, deadline, bytes);
-        let reply = Reply::new(registered, self.0.router.clone(), self.0.close.clone(), deadline);
+        let entry = self.0.router.register(original, merge, deadline, bytes);
+        let reply = Reply::new(entry, self.0.router.clone(), self.0.close.clone(), deadline);
         self.publish(&envelope, message, deadline).await?;
         Ok(reply)
     }

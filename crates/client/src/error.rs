@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nsbridge_protocol::{ErrorCode, ModelName};
+use nsbridge_protocol::{ErrorCode, Failure, ModelName};
 
 /// Result of a client operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -55,7 +55,7 @@ pub enum Error {
         /// Name of the model.
         model: ModelName,
     },
-    /// A worker ended the request with an error.
+    /// A worker ended the request with an error, or its reply is larger than a reply may be.
     #[error("{message} ({code})")]
     Failed {
         /// Error code.
@@ -78,17 +78,16 @@ pub enum Error {
         /// Number of pieces before the gap.
         pieces: usize,
     },
-    /// The caller read too slowly.
-    #[error(
-        "the reply was dropped because the caller did not read it: more than {limit} pieces waited"
-    )]
-    SlowConsumer {
-        /// Maximum number of unread pieces.
-        limit: usize,
-    },
     /// The request was canceled, or the client was closed.
     #[error("the request was canceled, or its client was closed")]
     Closed,
+}
+
+impl Error {
+    /// Error of a request that ended with this failure.
+    pub(crate) fn of(Failure { code, message, .. }: Failure) -> Self {
+        Self::Failed { code, message }
+    }
 }
 
 fn hinted(hint: Option<ErrorCode>) -> String {

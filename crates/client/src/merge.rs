@@ -10,15 +10,17 @@ use std::{fmt, mem};
 
 use nsbridge_crypto::{ContentType, Opened, ReplyHead, ReplyKind, ReplyOpener, ReplyRoot};
 use nsbridge_protocol::{
-    AttemptNo, ControlKind, Failure, Fingerprint, Open, Pieces, Resume, Revision,
+    AttemptNo, ControlKind, Fingerprint, Open, Pieces, Resume, Revision, StreamId, Summary,
 };
-use nsbridge_protocol::{StreamId, Summary};
 use serde::de::DeserializeOwned;
 
 use crate::merge::early::Early;
+pub(crate) use crate::merge::step::Step;
 use crate::merge::stream::{Rank, State, Stream, Taken};
+use crate::piece_log::{PieceLog, too_large};
 
 mod early;
+mod step;
 mod stream;
 
 /// Maximum number of streams of a request that are followed at once.
@@ -31,41 +33,12 @@ const MAX_GONE: usize = 64;
 /// Function that returns the bytes of a piece on which all attempts must agree.
 pub(crate) type ReplayKeyOf = fn(&[u8]) -> Cow<'_, [u8]>;
 
-/// Result of a frame, for the caller or for a worker.
-#[derive(PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Next piece of the reply.
-    Piece(Vec<u8>),
-    /// A later attempt differs from here on: the pieces after the first `kept` are withdrawn.
-    Restarted { kept: usize },
-    /// The reply is complete.
-    Done(Summary),
-    /// The worker ended the request without a reply.
-    Failed(Failure),
-    /// Control frame for the worker of the newly opened stream, to be sealed under the root of its
-    /// enqueue.
-    Tell { enqueue: usize, kind: ControlKind, body: Vec<u8> },
-}
-
-impl fmt::Debug for Step {
-    /// Leaves out the text of the reply.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Piece(piece) => write!(f, "Piece({} bytes)", piece.len()),
-            Self::Restarted { kept } => write!(f, "Restarted({kept})"),
-            Self::Done(summary) => write!(f, "Done({summary:?})"),
-            Self::Failed(failure) => write!(f, "Failed({})", failure.code),
-            Self::Tell { enqueue, kind, .. } => write!(f, "Tell({enqueue}, {kind:?})"),
-        }
-    }
-}
-
 /// State of one request's reply.
 pub(crate) struct Merge {
     /// Copies of the request in the order of enqueue.
     copies: Vec<RequestCopy>,
     replay_key: ReplayKeyOf,
-    pieces: Vec<Vec<u8>>,
+    pieces: PieceLog,
     /// Followed streams. Ended streams stay until their slot is needed.
     streams: Vec<Stream>,
     /// Evicted streams, the newest last.
@@ -118,7 +91,7 @@ impl Merge {
         Self {
             copies: vec![RequestCopy { root, opened: false }],
             replay_key,
-            pieces: Vec::new(),
+            pieces: PieceLog::default(),
             streams: Vec::new(),
             gone: VecDeque::new(),
             early: Early::default(),
@@ -135,9 +108,9 @@ impl Merge {
 
     /// Begins after the pieces of an earlier client. Every stream of this client outranks the one
     /// that produced them.
-    pub(crate) fn after(mut self, pieces: Vec<Vec<u8>>, fingerprint: Option<Fingerprint>) -> Self {
+    pub(crate) fn after(mut self, pieces: PieceLog, fingerprint: Option<Fingerprint>) -> Self {
         let before = (0, AttemptNo(0), 0, StreamId([0; 16]));
-        self.author = (!pieces.is_empty()).then_some((before, fingerprint));
+        self.author = (pieces.len() > 0).then_some((before, fingerprint));
         self.pieces = pieces;
         self
     }
@@ -149,9 +122,9 @@ impl Merge {
         self.broken_end = false;
     }
 
-    /// Returns the number of pieces received so far.
-    pub(crate) fn len(&self) -> usize {
-        self.pieces.len()
+    /// Returns the pieces received so far.
+    pub(crate) fn pieces(&self) -> &PieceLog {
+        &self.pieces
     }
 
     /// Returns the revision of the model that produced the pieces so far, as reported by its
@@ -221,10 +194,14 @@ impl Merge {
         self.copies.get(enqueue).map(|copy| &copy.root)
     }
 
-    /// Ends the request. Every further open is answered with a cancel.
+    /// Drops the pieces of a request that is over.
+    pub(crate) fn discard(&mut self) {
+        self.pieces = PieceLog::default();
+    }
+
+    /// Ends the request. Every further open is answered with a cancel. The pieces stay.
     pub(crate) fn end(&mut self) {
         self.over = true;
-        self.pieces = Vec::new();
         self.early = Early::default();
         for stream in mem::take(&mut self.streams) {
             self.forget(stream.id(), stream.state() == State::Ended);
@@ -308,7 +285,7 @@ impl Merge {
 
     fn resume(&self) -> Resume {
         let fingerprint = self.fingerprint();
-        Resume { fingerprint, pieces: Pieces { first: 0, pieces: self.pieces.clone() } }
+        Resume { fingerprint, pieces: Pieces { first: 0, pieces: self.pieces.to_vec() } }
     }
 
     /// Evicts the least important stream if all slots are taken. The stream of a killed worker
@@ -376,7 +353,7 @@ impl Merge {
         }
         if self.streams[index].position.is_none() {
             self.streams[index].position = Some(first);
-            self.streams[index].bytes = self.bytes(first);
+            self.streams[index].bytes = self.pieces.bytes(first) as u64;
         }
         for piece in frame.pieces {
             if !self.take(index, piece, steps) {
@@ -395,37 +372,42 @@ impl Merge {
     }
 
     /// Compares one piece with the known pieces, or appends it. Returns false if the stream has
-    /// become stale.
+    /// become stale, or the reply too large.
     fn take(&mut self, index: usize, piece: Vec<u8>, steps: &mut Vec<Step>) -> bool {
         let at = self.streams[index].position.unwrap_or(0);
         let bytes = piece.len() as u64;
         match self.pieces.get(at) {
             Some(known) if (self.replay_key)(known) == (self.replay_key)(&piece) => {}
             Some(_) => {
-                if !self.overrule(index, at, steps) {
+                if !self.overrule(index, at, steps) || !self.push(index, piece, steps) {
                     return false;
                 }
-                self.push(index, piece, steps);
             }
-            None => self.push(index, piece, steps),
+            None => {
+                if !self.push(index, piece, steps) {
+                    return false;
+                }
+            }
         }
         self.streams[index].position = Some(at + 1);
         self.streams[index].bytes += bytes;
         true
     }
 
-    fn bytes(&self, pieces: usize) -> u64 {
-        self.pieces[..pieces].iter().map(|piece| piece.len() as u64).sum()
-    }
-
-    fn push(&mut self, index: usize, piece: Vec<u8>, steps: &mut Vec<Step>) {
+    /// Appends a piece. Returns false if the reply is too large.
+    fn push(&mut self, index: usize, piece: Vec<u8>, steps: &mut Vec<Step>) -> bool {
+        if !self.pieces.push(&piece) {
+            self.over = true;
+            steps.push(Step::Failed(too_large()));
+            return false;
+        }
         let stream = &self.streams[index];
         if self.author.is_none_or(|(author, _)| author != stream.rank) {
             self.author = Some((stream.rank, stream.fingerprint));
             self.revision.clone_from(&stream.revision);
         }
-        self.pieces.push(piece.clone());
         steps.push(Step::Piece(piece));
+        true
     }
 
     /// Handles a stream that differs from piece `kept` on. The stream wins if it outranks the
@@ -473,7 +455,10 @@ impl Merge {
         if position != claimed || position > self.pieces.len() || self.is_foreign(index, position) {
             return None;
         }
-        let bytes = if stream.position.is_none() { self.bytes(position) } else { stream.bytes };
+        let bytes = match stream.position {
+            Some(_) => stream.bytes,
+            None => self.pieces.bytes(position) as u64,
+        };
         let agrees = (stream.chunks, bytes) == (summary.chunks, summary.bytes);
         // An end before the last known piece is a disagreement (rule C4).
         if !agrees || (position < self.pieces.len() && !self.overrule(index, position, steps)) {

@@ -1,57 +1,27 @@
-//! State of one request at its client: merges frames, addresses workers and decides when to enqueue
-//! again.
+//! State of one request at its client: merges frames, keeps the events for its caller, addresses
+//! workers and decides when to enqueue again.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::task::{Context, Poll};
 
 use nsbridge_crypto::{DataKey, RequestHead, Sealed, seal_control};
 use nsbridge_protocol::{
-    AttemptNo, ControlKind, ErrorCode, Failure, Fingerprint, ModelName, Priority, RequestId,
-    Revision, StreamId, Summary, TraceParent,
+    AttemptNo, ControlKind, ErrorCode, Fingerprint, ModelName, Priority, RequestId, Revision,
+    StreamId, TraceParent,
 };
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::envelope::Envelope;
+use crate::inbox::{Inbox, ReplyEvent};
 use crate::merge::{Merge, Step};
 use crate::timing::Timing;
-
-/// Maximum number of unread pieces; beyond it the request is given up.
-pub(crate) const INBOX: usize = 16 << 10;
 
 /// Maximum number of workers of one request that receive a cancel at its end.
 const MAX_WORKERS: usize = 8;
 
 /// Maximum number of enqueues of a request: the first one and three repeats (rule C6).
 const MAX_ENQUEUES: usize = 1 + 3;
-
-/// Maximum number of hints that the caller of a request receives.
-const MOST_HINTS: usize = 16;
-
-/// Notification for the caller of a request.
-pub(crate) enum ReplyEvent {
-    Piece(Vec<u8>),
-    Restarted {
-        kept: usize,
-    },
-    Done(Summary),
-    Failed(Failure),
-    /// Unsealed hint. It never changes the state of the request.
-    Hint(ErrorCode),
-}
-
-impl fmt::Debug for ReplyEvent {
-    /// Leaves out the text of the reply.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Piece(_) => "Piece",
-            Self::Restarted { .. } => "Restarted",
-            Self::Done(_) => "Done",
-            Self::Failed(_) => "Failed",
-            Self::Hint(_) => "Hint",
-        })
-    }
-}
 
 /// Control frame to be published.
 #[derive(Debug)]
@@ -110,14 +80,8 @@ impl Original {
 /// Progress of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
-    /// True once the request has ended.
-    pub(crate) over: bool,
-    /// True if the client canceled the request before its end.
-    pub(crate) canceled: bool,
     pub(crate) pieces: usize,
     pub(crate) gap: bool,
-    /// Time of the last sign of life.
-    pub(crate) heard: Instant,
     /// Sealed bytes, sent and received.
     pub(crate) sealed: u64,
     /// Revision of the model, as reported by the worker of the pieces so far.
@@ -131,18 +95,15 @@ pub(crate) struct Progress {
 /// Request that waits for its reply, or ended recently.
 #[derive(Debug)]
 pub(crate) struct PendingRequest {
-    /// Number by which its caller knows it from others of the same id.
-    pub(crate) registration: u64,
-    id: RequestId,
+    pub(crate) id: RequestId,
     /// Routing key that reaches workers that have not opened the request yet.
     model: ModelName,
     /// `None` once the request is over.
     original: Option<Box<Original>>,
     merge: Merge,
-    /// `None` once the request is over.
-    inbox: Option<mpsc::Sender<ReplyEvent>>,
-    /// True if the client canceled the request before its end.
-    canceled: bool,
+    inbox: Inbox,
+    /// True once the request has ended. Its pieces stay until its caller has read them.
+    over: bool,
     /// Workers that opened a stream most recently and have not ended it.
     workers: VecDeque<Worker>,
     pub(crate) deadline: Instant,
@@ -155,26 +116,18 @@ pub(crate) struct PendingRequest {
     /// Span of the attempt that opened last.
     attempt: Option<TraceParent>,
     sealed: u64,
-    /// Number of hints passed to the caller.
-    hints: usize,
 }
 
 impl PendingRequest {
-    pub(crate) fn new(
-        original: Original,
-        merge: Merge,
-        deadline: Instant,
-        sealed: u64,
-    ) -> (Self, mpsc::Receiver<ReplyEvent>) {
-        let (sender, events) = mpsc::channel(INBOX);
-        let pending = Self {
-            registration: 0,
+    pub(crate) fn new(original: Original, merge: Merge, deadline: Instant, sealed: u64) -> Self {
+        Self {
             id: original.head.id,
             model: original.head.model.clone(),
             original: Some(Box::new(original)),
+            // The caller has the pieces of an earlier client.
+            inbox: Inbox::after(merge.pieces().len()),
             merge,
-            inbox: Some(sender),
-            canceled: false,
+            over: false,
             workers: VecDeque::new(),
             deadline,
             heard: Instant::now(),
@@ -182,30 +135,43 @@ impl PendingRequest {
             asked: None,
             attempt: None,
             sealed,
-            hints: 0,
-        };
-        (pending, events)
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.inbox.is_none()
+        self.over
+    }
+
+    /// Returns the next event for the caller; `None` if none will come, because the request was
+    /// canceled. The end comes after the last piece.
+    pub(crate) fn poll_event(&mut self, context: &Context<'_>) -> Poll<Option<ReplyEvent>> {
+        if let Some(event) = self.inbox.next(self.merge.pieces()) {
+            return Poll::Ready(Some(event));
+        }
+        if self.over {
+            return Poll::Ready(None);
+        }
+        self.inbox.wake_by(context.waker());
+        Poll::Pending
+    }
+
+    /// Returns the time of the last sign of life.
+    pub(crate) fn heard(&self) -> Instant {
+        self.heard
     }
 
     pub(crate) fn progress(&self) -> Progress {
-        let (pieces, gap) = (self.merge.len(), self.merge.has_gap());
+        let (pieces, gap) = (self.merge.pieces().len(), self.merge.has_gap());
         let revision = self.merge.revision().cloned();
         let (fingerprint, attempt) = (self.merge.fingerprint(), self.merge.attempt());
-        let (heard, sealed) = (self.heard, self.sealed);
-        let (over, canceled) = (self.is_over(), self.canceled);
-        Progress { over, canceled, pieces, gap, heard, sealed, revision, fingerprint, attempt }
+        Progress { pieces, gap, sealed: self.sealed, revision, fingerprint, attempt }
     }
 
-    /// Passes a hint to the caller. Any publisher can send any number of hints, so their number is
-    /// limited: they must not displace pieces.
+    /// Passes a hint to the caller.
     pub(crate) fn hint(&mut self, code: ErrorCode) {
-        if let Some(inbox) = self.inbox.as_ref().filter(|_| self.hints < MOST_HINTS) {
-            self.hints += 1;
-            let _ = inbox.try_send(ReplyEvent::Hint(code));
+        if !self.over {
+            self.inbox.hint(code);
+            self.inbox.wake();
         }
     }
 
@@ -230,6 +196,10 @@ impl PendingRequest {
             self.remember(Worker { stream, enqueue, queue: reply_to.map(str::to_owned) });
         }
         let mut messages = Vec::new();
+        let tells = |step: &Step| matches!(step, Step::Tell { .. });
+        if !steps.iter().all(tells) {
+            self.inbox.wake();
+        }
         for step in steps {
             match step {
                 Step::Tell { enqueue, kind, body } => {
@@ -253,21 +223,22 @@ impl PendingRequest {
         self.workers.push_back(worker);
     }
 
-    /// Passes a step to the caller. Ends the request if it was the last step or the caller does not
-    /// read.
+    /// Passes a step to the caller, and ends the request with the last one.
     fn pass(&mut self, step: Step) -> Vec<ControlMessage> {
-        let (event, last) = match step {
-            Step::Piece(piece) => (ReplyEvent::Piece(piece), false),
-            Step::Restarted { kept } => (ReplyEvent::Restarted { kept }, false),
-            Step::Done(summary) => (ReplyEvent::Done(summary), true),
-            Step::Failed(failure) => (ReplyEvent::Failed(failure), true),
-            Step::Tell { .. } => return Vec::new(),
+        let last = match step {
+            // The piece is in the log of the merge.
+            Step::Piece(_) | Step::Tell { .. } => return Vec::new(),
+            Step::Restarted { kept } => {
+                self.inbox.restart(kept);
+                return Vec::new();
+            }
+            Step::Done(summary) => ReplyEvent::Done(summary),
+            Step::Failed(failure) => ReplyEvent::Failed(failure),
         };
-        let Some(inbox) = &self.inbox else { return Vec::new() };
-        let unread = inbox.try_send(event).is_err();
-        if !last && !unread {
+        if self.over {
             return Vec::new();
         }
+        self.inbox.end(last);
         // The worker that ended the request knows of the end. Competing workers must be canceled.
         let messages = self.cancels();
         self.end();
@@ -281,12 +252,18 @@ impl PendingRequest {
         }
         let messages = self.cancels();
         self.end();
-        self.canceled = true;
         messages
     }
 
+    /// Drops what the caller of a request that is over does not read any more.
+    pub(crate) fn discard(&mut self) {
+        self.merge.discard();
+        self.inbox = Inbox::default();
+    }
+
     fn end(&mut self) {
-        self.inbox = None;
+        self.over = true;
+        self.inbox.wake();
         self.merge.end();
         // Input and key are needed only to enqueue again. The roots stay, to cancel late workers.
         self.original = None;

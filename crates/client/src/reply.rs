@@ -10,13 +10,14 @@ use std::time::Duration;
 use futures_util::Stream;
 use nsbridge_protocol::{AttemptNo, ErrorCode, Fingerprint, RequestId, Revision, Summary};
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
+use tokio::task::coop;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::DropGuard;
 
 use crate::error::{Error, Result};
-use crate::pending::{INBOX, ReplyEvent};
-use crate::router::{Registration, Router};
+use crate::inbox::ReplyEvent;
+use crate::pending::Progress;
+use crate::router::{Entry, Router};
 
 /// Minimum time that a caller waits before it receives [`Event::Waiting`].
 const MIN_WAIT: Duration = Duration::from_secs(1);
@@ -46,6 +47,9 @@ pub enum Event<O> {
 
 /// Reply in progress. Dropping it cancels the request.
 ///
+/// The pieces wait in memory for their caller, however slowly it reads: a reply has at most 8 MiB, and
+/// the client keeps all of it until it is complete in any case. A slow caller holds up no other reply.
+///
 /// A reply is a [`Stream`] of its events. [`next`](Self::next) reads them without an extension trait,
 /// and [`collect`](Self::collect) reads them to the end.
 ///
@@ -65,8 +69,8 @@ pub enum Event<O> {
 /// }
 /// ```
 pub struct Reply<O> {
-    registration: Registration,
-    inbox: mpsc::Receiver<ReplyEvent>,
+    id: RequestId,
+    entry: Entry,
     router: Arc<Router>,
     /// Keeps the client, and thus the consumer of the reply queue, alive.
     _open: Arc<DropGuard>,
@@ -84,61 +88,53 @@ pub struct Reply<O> {
 
 impl<O: DeserializeOwned> Reply<O> {
     pub(crate) fn new(
-        (registration, inbox): (Registration, mpsc::Receiver<ReplyEvent>),
+        entry: Entry,
         router: Arc<Router>,
         open: Arc<DropGuard>,
         deadline: Instant,
     ) -> Self {
         let (hint, told, since, over, output) = (None, None, None, false, PhantomData);
         let timer = Box::pin(sleep_until(deadline));
-        let _open = open;
-        Self {
-            registration,
-            inbox,
-            router,
-            _open,
-            deadline,
-            hint,
-            told,
-            since,
-            timer,
-            over,
-            output,
-        }
+        let (id, _open) = (entry.lock().id, open);
+        Self { id, entry, router, _open, deadline, hint, told, since, timer, over, output }
     }
 
     /// Returns a handle with which the request can be canceled while its reply is read.
     pub(crate) fn running(&self) -> Running {
-        Running { router: self.router.clone(), registration: self.registration }
+        Running { router: self.router.clone(), entry: self.entry.clone() }
     }
 
     /// Returns the request id, which is safe to log.
     pub fn id(&self) -> RequestId {
-        self.registration.id
+        self.id
     }
 
     /// Returns the number of sealed bytes sent and received for this request.
     pub fn sealed_bytes(&self) -> u64 {
-        self.router.progress(self.registration).map_or(0, |progress| progress.sealed)
+        self.progress().sealed
     }
 
     /// Returns the revision of the model that produced the pieces so far; before the first piece,
     /// that of the stream that opened last. `None` before a worker has opened the request, or if
     /// its worker knows no revision.
     pub fn revision(&self) -> Option<Revision> {
-        self.router.progress(self.registration)?.revision
+        self.progress().revision
     }
 
     /// Returns the fingerprint of the worker that produced the last piece; `None` before the first
     /// piece, or if its handler has no fingerprint. A [`ResumePoint`](crate::ResumePoint) needs it.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
-        self.router.progress(self.registration)?.fingerprint
+        self.progress().fingerprint
     }
 
     /// Returns the attempt that produced the last piece; `None` before the first piece. Another value
     /// than before means that another worker, or another delivery, continued the reply.
     pub fn attempt(&self) -> Option<AttemptNo> {
-        self.router.progress(self.registration)?.attempt
+        self.progress().attempt
+    }
+
+    fn progress(&self) -> Progress {
+        self.entry.lock().progress()
     }
 
     /// Returns the next event; `None` after the last one, which is [`Event::Done`] or an error.
@@ -156,8 +152,7 @@ impl<O: DeserializeOwned> Reply<O> {
         self.since = None;
         self.over = matches!(event, Ok(Event::Done(_)) | Err(_));
         if self.over {
-            // Has no effect if the worker has ended the request.
-            self.router.cancel(self.registration);
+            self.leave();
         }
         Poll::Ready(Some(event))
     }
@@ -165,7 +160,7 @@ impl<O: DeserializeOwned> Reply<O> {
     /// Cancels the request and notifies its workers. No further event comes.
     pub fn cancel(&mut self) {
         self.over = true;
-        self.router.cancel(self.registration);
+        self.leave();
     }
 
     /// Waits until the reply is complete, and returns all pieces.
@@ -188,17 +183,16 @@ impl<O: DeserializeOwned> Reply<O> {
 
     fn poll_wait(&mut self, context: &mut Context<'_>) -> Poll<Result<Event<O>>> {
         let waiting = self.router.timing().waiting;
+        // A caller that has many pieces to read leaves its thread to other tasks in between.
+        let turn = std::task::ready!(coop::poll_proceed(context));
         loop {
-            let progress = self.router.progress(self.registration);
-            match self.inbox.poll_recv(context) {
-                Poll::Ready(Some(event)) => return Poll::Ready(self.read(event)),
-                Poll::Ready(None) if self.running().was_canceled() => {
-                    return Poll::Ready(Err(Error::Closed));
-                }
-                Poll::Ready(None) => {
-                    return Poll::Ready(Err(Error::SlowConsumer { limit: INBOX }));
-                }
-                Poll::Pending => {}
+            let (event, heard) = {
+                let mut entry = self.entry.lock();
+                (entry.poll_event(context), entry.heard())
+            };
+            if let Poll::Ready(event) = event {
+                turn.made_progress();
+                return Poll::Ready(event.map_or(Err(Error::Closed), |event| self.read(event)));
             }
             let now = Instant::now();
             if now >= self.deadline {
@@ -206,7 +200,6 @@ impl<O: DeserializeOwned> Reply<O> {
             }
             let since = *self.since.get_or_insert(now);
             // Heartbeats count as signs of life, so the time is read again after each wait.
-            let heard = progress.map_or(since, |progress| progress.heard);
             let told = self.told.map_or(heard, |told| told.max(heard));
             // A caller that comes back after a while is not told at once.
             let silence = (told + waiting).max(since + waiting.min(MIN_WAIT));
@@ -226,9 +219,7 @@ impl<O: DeserializeOwned> Reply<O> {
             }
             ReplyEvent::Restarted { kept } => Event::Restarted { kept },
             ReplyEvent::Done(summary) => Event::Done(summary),
-            ReplyEvent::Failed(failure) => {
-                return Err(Error::Failed { code: failure.code, message: failure.message });
-            }
+            ReplyEvent::Failed(failure) => return Err(Error::of(failure)),
             ReplyEvent::Hint(code) => {
                 self.hint = Some(code);
                 Event::Hint(code)
@@ -237,8 +228,7 @@ impl<O: DeserializeOwned> Reply<O> {
     }
 
     fn too_late(&self) -> Error {
-        let progress = self.router.progress(self.registration);
-        let (pieces, gap) = progress.map_or((0, false), |now| (now.pieces, now.gap));
+        let Progress { pieces, gap, .. } = self.progress();
         if gap { Error::Truncated { pieces } } else { Error::Deadline { pieces, hint: self.hint } }
     }
 }
@@ -251,10 +241,17 @@ impl<O: DeserializeOwned> Stream for Reply<O> {
     }
 }
 
+impl<O> Reply<O> {
+    /// Cancels the request, unless it is over, and drops the pieces that were not read.
+    fn leave(&self) {
+        self.router.cancel(&self.entry);
+        self.entry.lock().discard();
+    }
+}
+
 impl<O> Drop for Reply<O> {
     fn drop(&mut self) {
-        // Has no effect if the request is over.
-        self.router.cancel(self.registration);
+        self.leave();
     }
 }
 
@@ -262,34 +259,29 @@ impl<O> Drop for Reply<O> {
 #[derive(Clone)]
 pub(crate) struct Running {
     router: Arc<Router>,
-    registration: Registration,
+    entry: Entry,
 }
 
 impl Running {
     /// Cancels the request. Has no effect if it is over.
     pub(crate) fn cancel(&self) {
-        self.router.cancel(self.registration);
+        self.router.cancel(&self.entry);
     }
 
     /// Returns true if the request has ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.router.progress(self.registration).is_none_or(|progress| progress.over)
-    }
-
-    /// Returns true if the request was canceled or forgotten before its end.
-    fn was_canceled(&self) -> bool {
-        self.router.progress(self.registration).is_none_or(|progress| progress.canceled)
+        self.entry.lock().is_over()
     }
 }
 
 impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").field("id", &self.registration.id).finish_non_exhaustive()
+        f.debug_struct("Running").finish_non_exhaustive()
     }
 }
 
 impl<O> fmt::Debug for Reply<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply").field("id", &self.registration.id).finish_non_exhaustive()
+        f.debug_struct("Reply").field("id", &self.id).finish_non_exhaustive()
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use nsbridge_crypto::{ErrorHint, ReplyHead};
 use nsbridge_protocol::RequestId;
@@ -13,13 +12,12 @@ use nsbridge_queue::{
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::envelope::{self, Envelope};
 use crate::merge::Merge;
-use crate::pending::{ControlMessage, Original, PendingRequest, Progress, ReplyEvent};
+use crate::pending::{ControlMessage, Original, PendingRequest};
 use crate::timing::Timing;
 
 /// Prefetch count of the reply queue, in frames.
@@ -89,65 +87,45 @@ pub(crate) struct Router {
     runtime: Handle,
     /// Canceled when the client is dropped.
     closed: CancellationToken,
-    /// Boxed: most requests have ended, and a table has twice as many places as entries.
-    pending: Mutex<HashMap<RequestId, Box<PendingRequest>>>,
-    /// Number of the next registration.
-    next: AtomicU64,
+    pending: Mutex<HashMap<RequestId, Entry>>,
     timing: Timing,
 }
 
-/// Registration of a request. A request that is reattached to has a new one under the same id, and
-/// the reply of the earlier one must not end it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Registration {
-    pub(crate) id: RequestId,
-    number: u64,
-}
+/// Request, shared by the router and its reply. A request that is reattached to has a new entry under
+/// the same id, and the reply of the earlier one keeps its own.
+pub(crate) type Entry = Arc<Mutex<PendingRequest>>;
 
 impl Router {
     pub(crate) fn new(publish: Arc<Publish>, closed: CancellationToken, timing: Timing) -> Self {
-        let (pending, next) = (Mutex::default(), AtomicU64::new(0));
-        Self { publish, runtime: Handle::current(), closed, pending, next, timing }
+        Self { publish, runtime: Handle::current(), closed, pending: Mutex::default(), timing }
     }
 
-    /// Registers a request that is about to be published, and returns the receiver of its events.
-    /// Cancels an earlier registration of its id.
+    /// Registers a request that is about to be published. Cancels an earlier registration of its id.
     pub(crate) fn register(
         self: &Arc<Self>,
         original: Original,
         merge: Merge,
         deadline: Instant,
         sealed: u64,
-    ) -> (Registration, mpsc::Receiver<ReplyEvent>) {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let registration = Registration { id: original.head.id, number };
-        let (mut pending, events) = PendingRequest::new(original, merge, deadline, sealed);
-        pending.registration = number;
-        let earlier = self.pending.lock().insert(registration.id, Box::new(pending));
-        self.send(earlier.map(|mut earlier| earlier.cancel()).unwrap_or_default());
-        (registration, events)
+    ) -> Entry {
+        let id = original.head.id;
+        let entry = PendingRequest::new(original, merge, deadline, sealed);
+        let entry: Entry = Arc::new(Mutex::new(entry));
+        let earlier = self.pending.lock().insert(id, entry.clone());
+        if let Some(earlier) = earlier {
+            self.cancel(&earlier);
+        }
+        entry
     }
 
     pub(crate) fn timing(&self) -> &Timing {
         &self.timing
     }
 
-    /// Returns the progress of a request; `None` if it was forgotten or registered again.
-    pub(crate) fn progress(&self, registration: Registration) -> Option<Progress> {
-        let pending = self.pending.lock();
-        let entry = pending.get(&registration.id);
-        entry
-            .filter(|entry| entry.registration == registration.number)
-            .map(|entry| entry.progress())
-    }
-
-    /// Ends a request that its caller no longer needs, and cancels its workers.
-    pub(crate) fn cancel(self: &Arc<Self>, registration: Registration) {
-        let mut pending = self.pending.lock();
-        let entry = pending.get_mut(&registration.id);
-        let entry = entry.filter(|entry| entry.registration == registration.number);
-        let messages = entry.map(|entry| entry.cancel()).unwrap_or_default();
-        drop(pending);
+    /// Ends a request that its caller no longer needs, and cancels its workers. Has no effect if it
+    /// is over.
+    pub(crate) fn cancel(self: &Arc<Self>, entry: &Entry) {
+        let messages = entry.lock().cancel();
         self.send(messages);
     }
 
@@ -201,7 +179,7 @@ impl Router {
                 tracing::warn!(
                     "the reply queue was lost: requests whose replies it held may be enqueued again"
                 );
-                self.pending.lock().values_mut().for_each(|entry| entry.disturb());
+                self.pending.lock().values().for_each(|entry| entry.lock().disturb());
             }
         }
         link.close().await;
@@ -241,8 +219,9 @@ impl Router {
             let again: Vec<_> = self
                 .pending
                 .lock()
-                .values_mut()
+                .values()
                 .filter_map(|entry| {
+                    let mut entry = entry.lock();
                     let (frame, number) = entry.enqueue_again(&self.timing, listening)?;
                     let envelope = entry.envelope()?;
                     let message = envelope::message(frame, &envelope, reply_queue, number);
@@ -286,7 +265,12 @@ impl Router {
         mut decide: impl FnMut(Result<Confirmation>) -> Option<T>,
     ) -> Option<T> {
         let (queue, mut pauses) = (envelope.queue(), self.timing.backoff.pauses());
-        while self.pending.lock().get(&envelope.head.id).is_some_and(|entry| !entry.is_over()) {
+        while self
+            .pending
+            .lock()
+            .get(&envelope.head.id)
+            .is_some_and(|entry| !entry.lock().is_over())
+        {
             let answer = self.publish.confirmed("", &queue, message.clone()).await;
             if let Some(decided) = decide(answer) {
                 return Some(decided);
@@ -318,17 +302,17 @@ impl Router {
     /// Processes one frame and returns the control frames that answer it.
     fn accept(&self, message: &Message) -> Vec<ControlMessage> {
         let (frame, properties) = (&*message.body, &message.properties);
-        let mut pending = self.pending.lock();
+        let entry = |id: &RequestId| self.pending.lock().get(id).cloned();
         if let Some(hint) = ErrorHint::parse(frame) {
-            if let Some(entry) = pending.get_mut(&hint.request) {
-                entry.hint(hint.code);
+            if let Some(entry) = entry(&hint.request) {
+                entry.lock().hint(hint.code);
             }
             return Vec::new();
         }
         let Ok(head) = ReplyHead::parse(frame) else { return Vec::new() };
-        let Some(entry) = pending.get_mut(&head.request) else { return Vec::new() };
+        let Some(entry) = entry(&head.request) else { return Vec::new() };
         let span = properties.text(header::TRACE_PARENT).and_then(|span| span.parse().ok());
-        entry.accept(frame, properties.reply_to.as_deref(), span)
+        entry.lock().accept(frame, properties.reply_to.as_deref(), span)
     }
 
     /// Publishes control frames in a background task, without a retry: a worker that misses one
@@ -356,12 +340,17 @@ impl Router {
 }
 
 /// Forgets ended requests: those past their deadline, and those with the earliest deadlines if
-/// there are too many.
-fn forget(pending: &mut HashMap<RequestId, Box<PendingRequest>>) {
-    let now = Instant::now();
-    pending.retain(|_, entry| !entry.is_over() || entry.deadline > now);
-    let ended = pending.iter().filter(|(_, entry)| entry.is_over());
-    let mut ended: Vec<_> = ended.map(|(id, entry)| (entry.deadline, *id)).collect();
+/// there are too many. A reply that is still read keeps its own.
+fn forget(pending: &mut HashMap<RequestId, Entry>) {
+    let (now, mut ended) = (Instant::now(), Vec::new());
+    pending.retain(|id, entry| {
+        let entry = entry.lock();
+        let stays = !entry.is_over() || entry.deadline > now;
+        if stays && entry.is_over() {
+            ended.push((entry.deadline, *id));
+        }
+        stays
+    });
     let Some(too_many) = ended.len().checked_sub(TOMBSTONES + 1) else { return };
     ended.select_nth_unstable(too_many);
     for (_, id) in &ended[..=too_many] {

@@ -283,9 +283,6 @@ impl From<Error> for ApiError {
                 tracing::error!(error = chain(&error), "a request cannot be sealed");
                 Self::internal("the gateway cannot seal the request").coded("sealing_failed")
             }
-            Error::SlowConsumer { .. } => {
-                Self::internal("the gateway read the reply too slowly").coded("slow_consumer")
-            }
             _ => {
                 tracing::error!(error = chain(&error), "a reply cannot be read");
                 Self::internal("the reply cannot be read").coded("bad_reply")

@@ -12,6 +12,7 @@ OPEN, DATA, HEARTBEAT, FINAL_OK, FINAL_ERROR, MOVED = range(6)  # kinds of NSBR
 CANCEL, RESUME = range(2)  # kinds of NSBC
 MAX_REQUEST_BYTES = 8 << 20
 MAX_WRAPPED_BYTES = 4 << 10
+MAX_REPLY_BYTES = 8 << 20  # pieces of a reply, each with four bytes for its length
 MAX_AHEAD = 256  # frames of one stream kept until the frames before them come
 MAX_EARLY, MAX_EARLY_BYTES = 256, 1 << 20  # frames of one request kept until their open comes
 MAX_STREAMS = 4  # streams of one request followed at once

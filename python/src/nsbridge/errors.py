@@ -42,10 +42,6 @@ class Closed(Error):
     """Client that was closed, or a reply that was cancelled by its caller."""
 
 
-class SlowConsumer(Error):
-    """Reply that was given up because its caller did not read it."""
-
-
 class UnexpectedPiece(Error):
     """Piece of a reply that is of another type than the caller asked for."""
 

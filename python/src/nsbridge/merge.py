@@ -15,6 +15,7 @@ from .constants import (
     MAX_EARLY,
     MAX_EARLY_BYTES,
     MAX_GONE,
+    MAX_REPLY_BYTES,
     MAX_STREAMS,
     MAX_WORKERS,
     MOVED,
@@ -80,6 +81,7 @@ class Merge:
     roots: list[bytes]  # reply roots, in the order of enqueue
     replay_key: Callable[[bytes], bytes] = text_replay_key
     pieces: list[bytes] = field(default_factory=list)
+    size: int = 0  # bytes of the pieces and their lengths
     streams: dict[bytes, Stream] = field(default_factory=dict)  # at most four, ended ones included
     gone: dict[bytes, None] = field(default_factory=dict)  # ids of evicted streams
     workers: list[Stream] = field(default_factory=list)  # the newest streams that have not ended
@@ -100,6 +102,7 @@ class Merge:
             keys, before = FrameKey(bytes(76)), (-1, 0, 0, b"")
             self.holder = Stream(keys, before, b"", None, fingerprint, state=ENDED)
         self.pieces = list(pieces)
+        self.size = sum(len(piece) + 4 for piece in pieces)
 
     def shed(self) -> None:
         """Frees the memory of a request that is over; it still answers opens with a cancel."""
@@ -327,8 +330,13 @@ class Merge:
         return self.holder.fingerprint != stream.fingerprint
 
     def _append(self, stream: Stream, fresh: list[bytes]) -> None:
-        if fresh:
+        size = sum(len(piece) + 4 for piece in fresh)
+        if self.size + size > MAX_REPLY_BYTES:
+            message = f"the reply has more than {MAX_REPLY_BYTES} bytes"
+            self._end("failed", {"code": "reply-too-large", "message": message})
+        elif fresh:
             self.pieces += fresh
+            self.size += size
             self.holder = stream
             self._tell("pieces", fresh)
 
@@ -342,6 +350,7 @@ class Merge:
         for other in self.streams.values():
             if other.rank < stream.rank:
                 other.distrust()
+        self.size -= sum(len(piece) + 4 for piece in self.pieces[kept:])
         del self.pieces[kept:]
         self.holder = stream
         self._tell("restarted", kept)

@@ -13,7 +13,6 @@ from .errors import Closed, Deadline, Error, Truncated
 from .inquiry import Inquiry
 from .merge import Event, Merge
 
-UNREAD = 16 << 10  # unread pieces; beyond them the request is given up
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,9 @@ class Pending:
     epoch: int
     """Number of copies that earlier clients enqueued."""
     inbox: deque[Event] = field(default_factory=deque)
-    unread: int = 0
-    """Pieces in the inbox."""
+    """Events for the caller. Those of pieces say how far to read the pieces of the merge."""
+    read: int = 0
+    """Pieces that the caller has, or that a restart in the inbox leaves to it."""
     waiter: asyncio.Future[None] | None = None
     hints: list[str] = field(default_factory=list)
     attempt_span: str | None = None
@@ -68,9 +68,22 @@ class Pending:
         return self.inquiry.head.id
 
     @property
+    def ready(self) -> bool:
+        """True if there is an event to take."""
+        while self.inbox and self.inbox[0].kind == "pieces":
+            if min(self.inbox[0].value, len(self._pieces)) > self.read:
+                break
+            self.inbox.popleft()  # its pieces were read, or withdrawn before that
+        return bool(self.inbox)
+
+    @property
     def name(self) -> str:
         """Id of the request as text."""
         return str(uuid.UUID(bytes=self.id))
+
+    @property
+    def _pieces(self) -> list[bytes]:
+        return self.last.pieces if self.last else self.inquiry.merge.pieces
 
     def progress(self) -> Progress:
         """Returns the state of the reply so far."""
@@ -82,15 +95,27 @@ class Pending:
             if event.value in self.hints or len(self.hints) >= MAX_HINTS:
                 return
             self.hints.append(event.value)
+        if event.kind == "restarted":
+            self._restart(event.value)
         elif event.kind == "pieces":
-            self.unread += len(event.value)
-        self.inbox.append(event)
+            if self.inbox and self.inbox[-1].kind == "pieces":
+                self.inbox.pop()
+            self.inbox.append(Event("pieces", len(self._pieces)))
+        else:
+            self.inbox.append(event)
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
+    def _restart(self, kept: int) -> None:
+        """Withdraws the pieces from this one on. The caller learns of those that it has."""
+        if kept < self.read:
+            self.read = kept
+            others = [event for event in self.inbox if event.kind not in ("pieces", "restarted")]
+            self.inbox = deque([*others, Event("restarted", kept)])
+
     async def get(self) -> Event:
         """Waits for the next event. Raises `Closed` after the last one."""
-        while not self.inbox:
+        while not self.ready:
             if self.over:
                 raise Closed("the reply has ended")
             self.waiter = asyncio.get_running_loop().create_future()
@@ -98,11 +123,11 @@ class Pending:
         return self.take_first()
 
     def take_first(self) -> Event:
-        """Takes the first event of the inbox."""
-        event = self.inbox.popleft()
-        if event.kind == "pieces":
-            self.unread -= len(event.value)
-        return event
+        """Takes the first event. That of pieces is the next piece."""
+        if self.inbox[0].kind != "pieces":
+            return self.inbox.popleft()
+        self.read += 1
+        return Event("pieces", self._pieces[self.read - 1 : self.read])
 
     def end(self, event: Event | None) -> None:
         """Ends the request with its last event, and frees what late workers do not need."""

@@ -20,6 +20,8 @@ from .pending import Pending, Progress
 from .request import Request, ResumePoint, traceparent
 from .text import P, Result, Summary, Usage, join
 
+AT_ONCE = 1024  # events that are taken at once, for a caller on another thread
+
 if TYPE_CHECKING:
     from .aio import AsyncClient
 
@@ -72,6 +74,7 @@ class AsyncReply(Generic[P]):
             bulk=request.bulk,
             trace=traceparent(request.trace),
             epoch=point.clients,
+            read=len(point.pieces),
         )
         try:
             await router.submit(pending)
@@ -133,9 +136,11 @@ class AsyncReply(Generic[P]):
             self._convert(await self._pending.get())
 
     def take_ready(self) -> list[Event[P]]:
-        """Takes the events that are there, without waiting. Raises the error of the reply."""
+        """Takes events that are there, without waiting. Raises the error of the reply."""
         pending = self._pending
-        while pending is not None and pending.inbox and not self._over:
+        if pending is None:
+            return []
+        while len(self._ready) < AT_ONCE and pending.ready and not self._over:
             last = pending.inbox[0].kind in ("failed", "error")
             if last and self._ready:  # raised by the next call, after these events
                 break

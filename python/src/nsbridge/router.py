@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from .broker import Answer, Broker, Message, control_message, request_message
-from .errors import BrokerError, Closed, NoSuchModel, QueueFull, SlowConsumer
+from .errors import BrokerError, Closed, NoSuchModel, QueueFull
 from .frames import error_hint, reply_head, seal_control
 from .inquiry import Timing
 from .keys import Refused
 from .merge import Copy, Event, Letter
-from .pending import UNREAD, Pending, failed
+from .pending import Pending, failed
 
 TOMBSTONES = 10_000  # ended requests that are remembered, to answer late workers
 FLUSH_S = 5  # time for control frames when a reply is cancelled or the client closes
@@ -96,9 +96,6 @@ class Router:
                 self._bury(pending, event)
             else:
                 pending.put(event)
-        if pending.unread > UNREAD and not pending.over:
-            why = f"the reply was given up: more than {UNREAD} pieces were not read"
-            self.end(pending, failed(SlowConsumer(why)))
 
     def _send(self, pending: Pending, letter: Letter, before: str | None) -> None:
         """Publishes a control frame without a retry: a worker that misses one reads the next."""

@@ -10,6 +10,7 @@ use proptest::prelude::{Just, Strategy, any, prop, proptest};
 
 use super::early::{MAX_EARLY, MAX_EARLY_BYTES};
 use super::{Merge, Step};
+use crate::piece_log::PieceLog;
 use crate::scripted::{ID, Sender, root};
 
 mod bounds;
@@ -65,7 +66,7 @@ fn a_client_that_continues_has_the_pieces_of_the_one_before() {
     let before = || vec![b"h".to_vec(), b"e".to_vec()];
     let epoch = 1 << 16 | 1;
     // A worker of this fingerprint is told of the pieces and goes on after them.
-    let mut merge = merge(&root).after(before(), Some(fingerprint));
+    let mut merge = merge(&root).after(PieceLog::of(&before()).unwrap(), Some(fingerprint));
     let mut worker = Sender::of(&root, epoch, 0, Some(fingerprint));
     let told = merge.accept(&worker.open);
     let [Step::Tell { kind: ControlKind::Resume, body, .. }] = &told[..] else {
@@ -79,14 +80,15 @@ fn a_client_that_continues_has_the_pieces_of_the_one_before() {
     assert_eq!(apply(&mut text, merge.accept(&worker.finish())), (0, true));
     assert_eq!(text, "hello");
     // A worker that begins at the first piece is compared, and may overrule.
-    let mut merge = self::merge(&root).after(before(), None);
+    let mut merge = self::merge(&root).after(PieceLog::of(&before()).unwrap(), None);
     let mut worker = Sender::of(&root, epoch, 0, Some(fingerprint));
     merge.accept(&worker.open);
     let mut text = String::from("he");
     assert_eq!(apply(&mut text, merge.accept(&worker.send("hallo"))).0, 1);
     assert_eq!(text, "hallo");
     // A worker that goes on from pieces of another fingerprint is not believed.
-    let mut merge = self::merge(&root).after(before(), Some(Fingerprint([8; 16])));
+    let mut merge =
+        self::merge(&root).after(PieceLog::of(&before()).unwrap(), Some(Fingerprint([8; 16])));
     let mut worker = Sender::of(&root, epoch, 0, Some(fingerprint));
     merge.accept(&worker.open);
     worker.next = 2;

@@ -1,14 +1,15 @@
 //! Repeated enqueues, the recipients of control frames, and the roots that seal them.
 
 use std::borrow::Cow;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use nsbridge_crypto::{ControlFrame, ReplyRoot, RequestFrame};
-use nsbridge_protocol::{ControlKind, ErrorCode, TraceParent};
-use tokio::sync::mpsc::Receiver;
+use nsbridge_protocol::{ControlKind, ErrorCode, MAX_TRANSCRIPT_BYTES, TraceParent};
 use tokio::time::{Instant, advance};
 
-use super::{ControlMessage, INBOX, MAX_WORKERS, MOST_HINTS, PendingRequest, ReplyEvent};
+use super::{ControlMessage, MAX_WORKERS, PendingRequest, ReplyEvent};
+use crate::inbox::MOST_HINTS;
 use crate::merge::Merge;
 use crate::scripted::{Sender, original};
 use crate::timing::Timing;
@@ -16,7 +17,6 @@ use crate::timing::Timing;
 /// Request that was enqueued once.
 struct Asked {
     pending: PendingRequest,
-    events: Receiver<ReplyEvent>,
     root: ReplyRoot,
     since: Instant,
 }
@@ -27,8 +27,18 @@ fn asked() -> Asked {
     let merge = Merge::new(root.clone(), |piece| Cow::Borrowed(piece));
     let since = Instant::now();
     let deadline = since + Duration::from_secs(1200);
-    let (pending, events) = PendingRequest::new(original, merge, deadline, 0);
-    Asked { pending, events, root, since }
+    let pending = PendingRequest::new(original, merge, deadline, 0);
+    Asked { pending, root, since }
+}
+
+impl Asked {
+    /// Returns the next event, if there is one.
+    fn event(&mut self) -> Option<ReplyEvent> {
+        match self.pending.poll_event(&Context::from_waker(Waker::noop())) {
+            Poll::Ready(event) => event,
+            Poll::Pending => None,
+        }
+    }
 }
 
 /// Returns the root of a copy, as a worker derives it.
@@ -47,10 +57,11 @@ async fn seconds(seconds: u64) {
 #[tokio::test(start_paused = true)]
 async fn hints_without_end_take_no_places_of_pieces() {
     let mut asked = asked();
-    for _ in 0..2 * INBOX {
+    for _ in 0..100_000 {
         asked.pending.hint(ErrorCode::Tampered);
     }
-    assert_eq!(asked.events.len(), MOST_HINTS);
+    let hints = std::iter::from_fn(|| asked.event());
+    assert_eq!(hints.count(), MOST_HINTS);
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,7 +172,7 @@ async fn c6_an_end_with_a_gap_before_it_is_asked_about_again() {
     asked.pending.accept(&second.send("hello"), None, None);
     asked.pending.accept(&second.finish(), None, None);
     let mut got = String::new();
-    while let Ok(note) = asked.events.try_recv() {
+    while let Some(note) = asked.event() {
         match note {
             ReplyEvent::Piece(piece) => got.push_str(std::str::from_utf8(&piece).unwrap()),
             ReplyEvent::Done(_) => got.push('.'),
@@ -204,7 +215,8 @@ async fn what_the_reply_says_is_in_no_debug_output() {
     let mut worker = Sender::new(&asked.root, 1, 0);
     asked.pending.accept(&worker.open, Some("w"), None);
     asked.pending.accept(&worker.send("ZZ"), None, None);
-    let shown = format!("{:?} {:?}", asked.pending, asked.events.try_recv());
+    let event = asked.event();
+    let shown = format!("{:?} {event:?}", asked.pending);
     let bytes = format!("{:?}", b"Z");
     assert!(shown.contains("Piece") && !shown.contains('Z') && !shown.contains(&bytes), "{shown}");
 }
@@ -402,4 +414,60 @@ async fn an_ended_request_keeps_no_key_no_input_and_no_workers() {
     asked.pending.cancel();
     assert!(asked.pending.original.is_none());
     assert_eq!(asked.pending.workers.capacity(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_reads_late_has_all_pieces_and_then_the_end() {
+    let mut asked = asked();
+    let mut worker = Sender::new(&asked.root, 1, 0);
+    asked.pending.accept(&worker.open, Some("w"), None);
+    for _ in 0..2000 {
+        asked.pending.accept(&worker.send(&"x".repeat(100)), None, None);
+    }
+    asked.pending.accept(&worker.finish(), None, None);
+    assert!(asked.pending.is_over());
+    for _ in 0..200_000 {
+        assert!(matches!(asked.event(), Some(ReplyEvent::Piece(piece)) if piece == b"x"));
+    }
+    assert!(matches!(asked.event(), Some(ReplyEvent::Done(_))));
+    assert!(asked.event().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_leaves_keeps_no_pieces_and_one_that_reads_them_is_not_left() {
+    let mut asked = asked();
+    let mut worker = Sender::new(&asked.root, 1, 0);
+    asked.pending.accept(&worker.open, Some("w"), None);
+    asked.pending.accept(&worker.send("hel"), None, None);
+    // Another client of the request, or a deadline of several requests, cancels this one.
+    assert_eq!(asked.pending.cancel().len(), 1);
+    for letter in [b"h", b"e", b"l"] {
+        assert!(matches!(asked.event(), Some(ReplyEvent::Piece(piece)) if piece == letter));
+    }
+    assert!(asked.event().is_none());
+    asked.pending.discard();
+    assert_eq!(asked.pending.merge.pieces().memory(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_beyond_the_limit_fails_and_its_worker_is_cancelled() {
+    let mut asked = asked();
+    let mut worker = Sender::new(&asked.root, 1, 0);
+    asked.pending.accept(&worker.open, Some("w"), None);
+    let letters = loop {
+        let told = asked.pending.accept(&worker.send(&"x".repeat(10_000)), None, None);
+        if asked.pending.is_over() {
+            break told;
+        }
+    };
+    assert!(letters.len() == 1 && letters[0].key == "w" && opens(&letters[0], &asked.root));
+    let mut pieces = 0;
+    let end = loop {
+        match asked.event().unwrap() {
+            ReplyEvent::Piece(_) => pieces += 1,
+            other => break other,
+        }
+    };
+    assert_eq!(pieces, MAX_TRANSCRIPT_BYTES / 5);
+    assert!(matches!(end, ReplyEvent::Failed(failure) if failure.code == ErrorCode::ReplyTooLarge));
 }

@@ -3,16 +3,17 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use nsbridge_protocol::topology::{REPLY_EXCHANGE, model_queue};
 use nsbridge_protocol::{RequestId, Uuid};
 use nsbridge_queue::{Broker, Confirmation, Limits, MemoryBroker, Message, ReconnectingConnection};
-use tokio::sync::mpsc::error::TryRecvError;
+use parking_lot::Mutex;
 use tokio::time::{Instant, advance, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{PendingRequest, Publish, Router, TOMBSTONES, Timing, forget};
+use super::{Entry, PendingRequest, Publish, Router, TOMBSTONES, Timing, forget};
 use crate::merge::Merge;
 use crate::scripted::{original, root};
 
@@ -64,7 +65,7 @@ async fn c6_a_copy_that_is_refused_is_published_again_until_the_broker_takes_it(
             Arc::new(Router::new(Arc::new(publish), CancellationToken::new(), Timing::default()));
         let merge = Merge::new(root(), |piece| Cow::Borrowed(piece));
         let deadline = Instant::now() + Duration::from_secs(60);
-        let (registration, _events) = router.register(original(), merge, deadline, 0);
+        let entry = router.register(original(), merge, deadline, 0);
         let again = router.clone();
         let taken = |answer| matches!(answer, Ok(Confirmation::Ack)).then_some(());
         let copy = async move {
@@ -83,7 +84,7 @@ async fn c6_a_copy_that_is_refused_is_published_again_until_the_broker_takes_it(
         assert_eq!(*consumer.recv().await.unwrap().message.body, [7; 4]);
 
         // The request is canceled, so the next copy is not published.
-        router.cancel(registration);
+        router.cancel(&entry);
         let message = Message::new(vec![7; 4]);
         assert_eq!(router.enqueue(&original().envelope(None), message, taken).await, None);
         assert_eq!(worker.depth(&queue).await.unwrap().messages, 0);
@@ -106,16 +107,15 @@ async fn an_earlier_reply_does_not_cancel_the_one_that_reattached() {
         let merge = Merge::new(original().seal().unwrap().reply_root, |piece| piece.into());
         router.register(original(), merge, Instant::now() + Duration::from_secs(60), 0)
     };
-    let (earlier, mut ended) = register();
-    let (later, mut events) = register();
-    assert!(ended.recv().await.is_none() && router.progress(earlier).is_none());
+    let (earlier, later) = (register(), register());
+    let event = |entry: &Entry| entry.lock().poll_event(&Context::from_waker(Waker::noop()));
+    assert!(matches!(event(&earlier), Poll::Ready(None)));
     // The worker of the earlier registration is told.
     control.recv().await.unwrap();
-    router.cancel(earlier);
-    assert!(router.progress(later).is_some());
-    assert!(events.try_recv().is_err_and(|error| error == TryRecvError::Empty));
-    router.cancel(later);
-    assert!(events.try_recv().is_err_and(|error| error == TryRecvError::Disconnected));
+    router.cancel(&earlier);
+    assert!(event(&later).is_pending());
+    router.cancel(&later);
+    assert!(matches!(event(&later), Poll::Ready(None)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,15 +129,12 @@ async fn what_ended_is_remembered_for_its_time_and_in_a_bounded_number() {
     let mut pending = HashMap::new();
     // Number n ends after n seconds, except the last, which its caller still reads.
     let most = TOMBSTONES as u64 + 10;
-    let mut inbox = None;
     for n in 0..=most {
-        let (mut entry, events) = entry(n);
-        if n == most {
-            inbox = Some(events);
-        } else {
+        let mut entry = entry(n);
+        if n < most {
             entry.cancel();
         }
-        pending.insert(id(n), Box::new(entry));
+        pending.insert(id(n), Arc::new(Mutex::new(entry)));
     }
     advance(Duration::from_millis(4500)).await;
     forget(&mut pending);
@@ -146,5 +143,4 @@ async fn what_ended_is_remembered_for_its_time_and_in_a_bounded_number() {
     advance(Duration::from_secs(2 * most)).await;
     forget(&mut pending);
     assert!(pending.len() == 1 && pending.contains_key(&id(most)));
-    drop(inbox);
 }

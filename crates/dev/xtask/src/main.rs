@@ -90,8 +90,8 @@ enum Chore {
     /// Attacks a real worker with the bundled model, and checks that a well-behaved tenant beside
     /// the attackers is not affected.
     ///
-    /// The attackers are a tenant with a key, a publisher without one, a lying broker and the
-    /// author of a model folder. The report is in target/attack; docs/security.md has the figures
+    /// The attackers are a tenant with a key, a publisher without one, a lying broker, the author of a
+    /// model folder and a tenant with prompts at the borders of tokenizers. The report is in target/attack; docs/security.md has the figures
     /// of an hour. Example: cargo xtask attack --attacker tenant --seconds 3600
     Attack {
         #[command(flatten)]

@@ -83,7 +83,7 @@ pub(super) const TOKEN_BUCKETS: [f64; 11] =
 
 /// Codes of errors that requests are counted by; any other code counts as [`OTHER`], and those of
 /// workers come in addition.
-pub(super) const CODES: [&str; 43] = [
+pub(super) const CODES: [&str; 42] = [
     "bad_reply",
     "batch_not_cancellable",
     "broker_unavailable",
@@ -116,7 +116,6 @@ pub(super) const CODES: [&str; 43] = [
     "restarted",
     "sealing_failed",
     "server_error",
-    "slow_consumer",
     "storage_full",
     "store_unavailable",
     "tokens_exceed_limit",

@@ -1,6 +1,7 @@
 //! Handler whose prompts and replies are judged.
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::thread;
 
@@ -18,6 +19,7 @@ use crate::counts::{Counts, Phase};
 use crate::hold::Hold;
 use crate::judge::Judge;
 use crate::options::JudgedOptions;
+use crate::panics::caught_call;
 use crate::passage::Passage;
 use crate::policy::Policy;
 use crate::prompt::{check_fields, texts};
@@ -184,7 +186,7 @@ where
 
     fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
         let Some(layer) = &self.layer else { return self.inner.handle(input, job) };
-        if block_on(layer.refuses_prompt(&input, &job.emitter()))? {
+        if block_on(caught_call(layer.refuses_prompt(&input, &job.emitter())))? {
             return Ok(Finish::CONTENT_FILTER);
         }
         if !layer.policy.after.is_any() {
@@ -196,12 +198,12 @@ where
         thread::scope(|scope| {
             let pump = thread::Builder::new()
                 .name("judge".to_owned())
-                .spawn_scoped(scope, move || block_on(pump.run(job, returned)))
+                .spawn_scoped(scope, move || block_on(caught_call(pump.run(job, returned))))
                 .map_err(Error::retry)?;
             let result = self.inner.handle(input, &mut erased::job(info, writer, offered));
             // The pump has ended if the reply is refused or must stop.
             let _ = done.send(result);
-            pump.join().unwrap_or_else(|_| Err(Error::fatal("the judge panicked")))
+            pump.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
 
@@ -246,7 +248,7 @@ where
 
     async fn handle(&self, input: TextInput, job: &mut AsyncJob<TextPiece>) -> Result<Finish> {
         let Some(layer) = &self.layer else { return self.inner.handle(input, job).await };
-        if layer.refuses_prompt(&input, &job.emitter()).await? {
+        if caught_call(layer.refuses_prompt(&input, &job.emitter())).await? {
             return Ok(Finish::CONTENT_FILTER);
         }
         if !layer.policy.after.is_any() {
@@ -261,7 +263,7 @@ where
             let _ = done.send(result);
             pending::<()>().await;
         };
-        let (inner, pump) = (pin!(inner), pin!(pump.run(job, returned)));
+        let (inner, pump) = (pin!(inner), pin!(caught_call(pump.run(job, returned))));
         // The pump always ends: with the handler, or before it. Then the handler's future is dropped.
         match select(pump, inner).await {
             Either::Left((result, _)) => result,

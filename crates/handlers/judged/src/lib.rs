@@ -42,6 +42,7 @@ mod hold;
 mod judge;
 mod judged;
 mod options;
+mod panics;
 mod passage;
 mod policy;
 mod prompt;

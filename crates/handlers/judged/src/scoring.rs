@@ -8,6 +8,7 @@ use nsbridge_handler::{
 use sha2::{Digest, Sha256};
 
 use crate::judge::Judge;
+use crate::panics::caught;
 
 /// [`Batch`] of a judge: answers a [`JudgeInput`] with the scores of its text, as
 /// `/v1/moderations` and `/v1/decisions` of a gateway ask for them.
@@ -30,7 +31,7 @@ impl<J: Judge> Scoring<J> {
         let categories = self.0.categories();
         let is_known = |label: &str| categories.iter().any(|category| category.name == label);
         match input.labels.iter().find(|label| !is_known(&label.label)) {
-            None => Ok(self.0.scores(&input.text)),
+            None => caught(|| self.0.scores(&input.text)),
             Some(other) => {
                 let known: Vec<&str> =
                     categories.iter().map(|category| category.name.as_str()).collect();

@@ -24,6 +24,7 @@ use crate::engine::{EngineRequest, Pending, Pool, PromptRows, SequenceGroup};
 use crate::handler::{Llama, unless_stopped};
 use crate::limits::{BYTES_PER_BYTE, IN_PLACE};
 use crate::options::{Options, Task};
+use crate::panics::caught_call;
 use crate::reply::Reply;
 use crate::request::Asked;
 use crate::tokenizer::ChatTokenizer;
@@ -66,28 +67,7 @@ impl AsyncHandler for Embedder {
         input: EmbeddingInput,
         job: &mut AsyncJob<EmbeddingPiece>,
     ) -> Result<Finish> {
-        let arrived = Instant::now();
-        let form = Form::new(&input, self.llama.width(), self.modules.normalize)?;
-        let (count, priority) = (input.input.len(), input.priority.unwrap_or(0));
-        job.set_max_pieces(count);
-        let done = job.accept_resume().len();
-        // Held until the call ends.
-        let (texts, _granted) = self.tokens(input.input, job).await?;
-        let mut usage = Usage::new(texts.iter().map(|text| text.len() as u64).sum(), 0);
-        let mut texts = texts.into_iter().enumerate().skip(done);
-        let mut making = VecDeque::new();
-        loop {
-            while making.len() < self.llama.places() {
-                let Some((index, tokens)) = texts.next() else { break };
-                making.push_back(self.begin(index, tokens, (priority, arrived), job)?);
-            }
-            let Some(Making { index, pending, vector }) = making.pop_front() else { break };
-            usage.cached_tokens += pending.finish().await?.usage.cached_tokens;
-            let vector = vector.await.map_err(Error::retry)?;
-            let embedding = form.encode(vector);
-            job.emit(EmbeddingPiece::new(index as u32, embedding)).await?;
-        }
-        Ok(Finish::STOP.with_usage(usage))
+        caught_call(self.answer(input, job)).await
     }
 
     fn tasks(&self) -> usize {
@@ -116,6 +96,35 @@ impl AsyncHandler for Embedder {
 }
 
 impl Embedder {
+    async fn answer(
+        &self,
+        input: EmbeddingInput,
+        job: &mut AsyncJob<EmbeddingPiece>,
+    ) -> Result<Finish> {
+        let arrived = Instant::now();
+        let form = Form::new(&input, self.llama.width(), self.modules.normalize)?;
+        let (count, priority) = (input.input.len(), input.priority.unwrap_or(0));
+        job.set_max_pieces(count);
+        let done = job.accept_resume().len();
+        // Held until the call ends.
+        let (texts, _granted) = self.tokens(input.input, job).await?;
+        let mut usage = Usage::new(texts.iter().map(|text| text.len() as u64).sum(), 0);
+        let mut texts = texts.into_iter().enumerate().skip(done);
+        let mut making = VecDeque::new();
+        loop {
+            while making.len() < self.llama.places() {
+                let Some((index, tokens)) = texts.next() else { break };
+                making.push_back(self.begin(index, tokens, (priority, arrived), job)?);
+            }
+            let Some(Making { index, pending, vector }) = making.pop_front() else { break };
+            usage.cached_tokens += pending.finish().await?.usage.cached_tokens;
+            let vector = vector.await.map_err(Error::retry)?;
+            let embedding = form.encode(vector);
+            job.emit(EmbeddingPiece::new(index as u32, embedding)).await?;
+        }
+        Ok(Finish::STOP.with_usage(usage))
+    }
+
     /// Returns the tokens of each text, with the part of the memory budget that they take.
     async fn tokens(
         &self,

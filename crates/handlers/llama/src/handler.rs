@@ -29,6 +29,7 @@ use crate::grammar::{self, Grammars};
 use crate::limits::{HELD_BYTES, REPLIES, STUCK, THREADS};
 use crate::metadata;
 use crate::options::{Options, Quantize, Task};
+use crate::panics::caught_call;
 use crate::parity::Required;
 use crate::request::{Asked, Vocabulary};
 use crate::schedule::Limits;
@@ -86,46 +87,7 @@ impl AsyncHandler for Llama {
     }
 
     async fn handle(&self, input: TextInput, job: &mut AsyncJob<TextPiece>) -> Result<Finish> {
-        let arrived = Instant::now();
-        let replies = replies(&input)?;
-        let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
-        ChatTokenizer::refuse_long(&input, self.context)?;
-        let (scope, account) = (job.info().scope.clone(), job.info().account.clone());
-        let (priority, rule) = (input.priority.unwrap_or(0), input.response_format.is_some());
-        let preparation = Preparation {
-            text: self.text.clone(),
-            grammars: self.grammars.clone(),
-            vocab_size: self.config.vocab_size,
-            context: self.context,
-            step_tokens: step_tokens(&self.options),
-            asked: Arc::new(asked),
-            seed: job.info().seed,
-            submitted_at: job.info().submitted_at,
-            replies,
-            input,
-            resumed: job.accept_resume().to_vec(),
-        };
-        // Held until the call ends. A request of a few bytes takes no part of the budget.
-        let (mut granted, short) = (None, !rule && preparation.is_short());
-        let (group, finish) = if short {
-            preparation.prepare()?
-        } else {
-            let (memory, cost) = (preparation.memory(), preparation.cost());
-            let prepared = async {
-                granted = Some(self.budget.take(account.clone(), memory).await?);
-                self.workers.run(account.clone(), cost, move || preparation.prepare()).await
-            };
-            unless_stopped(job, prepared).await?
-        };
-        job.set_max_pieces(group.longest());
-        job.set_input_tokens(group.prompt_tokens());
-        if let Some(finish) = finish {
-            return Ok(finish);
-        }
-        let request = EngineRequest { group, scope, account, priority, arrived };
-        let finish = self.engine.begin(request, Box::new(job.emitter()))?.finish().await;
-        drop(granted);
-        finish
+        caught_call(self.answer(input, job)).await
     }
 
     fn tasks(&self) -> usize {
@@ -222,6 +184,9 @@ impl Llama {
             .map_err(|error| LoadError::Worker(format!("in the worker's options, {error}")))?;
         let special = options.special_tokens_in_messages.unwrap_or(false);
         let text = ChatTokenizer::read(files, config.vocab_size, special)?;
+        if let Some(missing) = text.without_row(config.vocab_size) {
+            tracing::warn!("in {}, {missing}", files.place());
+        }
         let limits = limits(&options)?;
         let ranks = options.tensor_parallel_degree.unwrap_or(1);
         let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
@@ -272,6 +237,49 @@ impl Llama {
             Workers::start(THREADS).map_err(|error| LoadError::Read(error.to_string()))?;
         let budget = Budget::new(HELD_BYTES);
         Ok(Self { text, grammars, workers, budget, config, engine, context, options, fingerprint })
+    }
+
+    async fn answer(&self, input: TextInput, job: &mut AsyncJob<TextPiece>) -> Result<Finish> {
+        let arrived = Instant::now();
+        let replies = replies(&input)?;
+        let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
+        ChatTokenizer::refuse_long(&input, self.context)?;
+        let (scope, account) = (job.info().scope.clone(), job.info().account.clone());
+        let (priority, rule) = (input.priority.unwrap_or(0), input.response_format.is_some());
+        let preparation = Preparation {
+            text: self.text.clone(),
+            grammars: self.grammars.clone(),
+            vocab_size: self.config.vocab_size,
+            context: self.context,
+            step_tokens: step_tokens(&self.options),
+            asked: Arc::new(asked),
+            seed: job.info().seed,
+            submitted_at: job.info().submitted_at,
+            replies,
+            input,
+            resumed: job.accept_resume().to_vec(),
+        };
+        // Held until the call ends. A request of a few bytes takes no part of the budget.
+        let (mut granted, short) = (None, !rule && preparation.is_short());
+        let (group, finish) = if short {
+            preparation.prepare()?
+        } else {
+            let (memory, cost) = (preparation.memory(), preparation.cost());
+            let prepared = async {
+                granted = Some(self.budget.take(account.clone(), memory).await?);
+                self.workers.run(account.clone(), cost, move || preparation.prepare()).await
+            };
+            unless_stopped(job, prepared).await?
+        };
+        job.set_max_pieces(group.longest());
+        job.set_input_tokens(group.prompt_tokens());
+        if let Some(finish) = finish {
+            return Ok(finish);
+        }
+        let request = EngineRequest { group, scope, account, priority, arrived };
+        let finish = self.engine.begin(request, Box::new(job.emitter()))?.finish().await;
+        drop(granted);
+        finish
     }
 
     pub(crate) fn vocabulary(&self) -> Vocabulary<'_> {

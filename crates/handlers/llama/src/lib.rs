@@ -79,6 +79,7 @@ mod limits;
 mod metadata;
 mod network;
 mod options;
+mod panics;
 pub mod parity;
 mod quantize;
 mod reply;

@@ -248,7 +248,12 @@ impl Model {
         Ok(Logits { data: data.numbers, stride: data.stride, width: self.width })
     }
 
-    fn check(&self, chunk: &Chunk<'_>) -> Result<()> {
+    /// Checks a chunk before a step.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of [`forward`](Self::forward) for a step with this chunk.
+    pub(crate) fn check(&self, chunk: &Chunk<'_>) -> Result<()> {
         let end = chunk.table.len() + chunk.tokens.len();
         let reserved = chunk.table.blocks().len() * PAGE;
         let known = |token: &u32| (*token as usize) < self.vocab_size;

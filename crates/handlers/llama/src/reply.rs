@@ -9,7 +9,7 @@ use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 use crate::detokenize::TextStream;
 use crate::grammar::{Grammar, Lookahead};
 use crate::request::Asked;
-use crate::tokenizer::{ChatTokenizer, no_room};
+use crate::tokenizer::{ChatTokenizer, no_room, no_row};
 use crate::{History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample};
 
 /// Reply with its prompt and its draft.
@@ -50,12 +50,12 @@ pub(crate) struct Addition {
 }
 
 impl Reply {
-    /// Creates a reply to a prompt of token ids.
+    /// Creates a reply to a prompt of token ids, wherever they come from.
     ///
     /// # Errors
     ///
     /// Returns an error if the prompt leaves no room in the context for a token of the reply, if
-    /// the reply may have any.
+    /// the reply may have any, or if the embedding has no row for a token.
     pub(crate) fn new(
         words: Arc<ChatTokenizer>,
         vocab_size: usize,
@@ -66,6 +66,9 @@ impl Reply {
     ) -> Result<Self> {
         if prompt.len() + asked.max_tokens.min(1) > context {
             return Err(no_room(prompt.len(), context));
+        }
+        if let Some(token) = prompt.iter().find(|token| **token as usize >= vocab_size) {
+            return Err(no_row(*token, vocab_size));
         }
         Ok(Self {
             words,

@@ -18,6 +18,7 @@ use crate::LoadError;
 use crate::config::within;
 use crate::date::strftime;
 use crate::limits::{FEW_BYTES, INDENT, TEMPLATE_FUEL};
+use crate::panics::caught;
 
 const NAME: &str = "chat";
 
@@ -129,10 +130,11 @@ impl ChatTemplate {
                 ..context! { documents => () }
             }
         };
-        let template = self.environment.get_template(NAME);
-        let rendered =
-            template.and_then(|template| template.render_captured_to(chat, &mut out).map(drop));
-        match rendered {
+        let rendered = caught(|| {
+            let template = self.environment.get_template(NAME)?;
+            template.render_captured_to(chat, &mut out).map(drop)
+        });
+        match rendered.map_err(|_| Fault::Said("it cannot render them".to_owned()))? {
             Ok(()) => out.text().ok_or(Fault::Long),
             Err(_) if out.is_full() => Err(Fault::Long),
             Err(error) if error.kind() == ErrorKind::OutOfFuel => Err(Fault::Work),

@@ -9,7 +9,7 @@ mod source;
 use std::borrow::Cow;
 use std::time::SystemTime;
 
-use nsbridge_handler::{ChatMessage, Error, Model, NO_ROOM, Result, TextInput, TokenText};
+use nsbridge_handler::{ChatMessage, Error, Model, NO_ROOM, Result, TextInput, TokenText, quote};
 use tokenizers::Tokenizer;
 
 use self::cover::Cover;
@@ -19,7 +19,11 @@ use crate::LoadError;
 use crate::config::within;
 use crate::detokenize::TokenBytes;
 use crate::limits::{BYTES_PER_TOKEN, FEW_BYTES};
+use crate::panics::caught;
 use crate::template::{Chat, ChatTemplate};
+
+/// Maximum number of tokens that a message names.
+const SHOWN: usize = 10;
 
 /// Tokenizer and chat template of a model.
 #[derive(Debug)]
@@ -38,7 +42,20 @@ pub(crate) struct ChatTokenizer {
 impl ChatTokenizer {
     /// Reads the tokenizer of a model whose embedding has `rows` rows. `special` is true if messages
     /// may contain special tokens.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file is missing, malformed or not supported.
     pub(crate) fn read(model: &Model, rows: usize, special: bool) -> Result<Self, LoadError> {
+        caught(|| Self::read_files(model, rows, special)).unwrap_or_else(|_| {
+            let place = model.place();
+            Err(LoadError::Read(format!(
+                "the tokenizer or the chat template of {place} cannot be read: its library panicked"
+            )))
+        })
+    }
+
+    fn read_files(model: &Model, rows: usize, special: bool) -> Result<Self, LoadError> {
         let Source { json, config, file, config_file } = Source::read(model)?;
         let tokenizer = Tokenizer::from_bytes(json.to_string());
         let tokenizer = tokenizer.map_err(LoadError::parse(within(model, &file)))?;
@@ -128,6 +145,23 @@ impl ChatTokenizer {
         self.cover.least(text)
     }
 
+    /// Returns a sentence that names the tokens for which an embedding of `rows` rows has none, if
+    /// there are any.
+    pub(crate) fn without_row(&self, rows: usize) -> Option<String> {
+        let ids = rows as u32..self.bytes.len() as u32;
+        let named = |id| Some(format!("{} ({id})", quote(self.tokenizer.id_to_token(id)?)));
+        let tokens: Vec<String> = ids.filter_map(named).collect();
+        let shown = tokens.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let more = if tokens.len() > SHOWN { ", .." } else { "" };
+        (!tokens.is_empty()).then(|| {
+            format!(
+                "the embedding has {rows} rows, and none for {} of the tokenizer's tokens: \
+                 {shown}{more}; a prompt with one of them is refused",
+                tokens.len()
+            )
+        })
+    }
+
     /// Returns the bytes that a token stands for.
     pub(crate) fn bytes(&self, token: u32) -> &[u8] {
         self.bytes.get(token)
@@ -176,16 +210,17 @@ impl ChatTokenizer {
             None => self.encode(&chat, false, context),
             Some(mark) => {
                 self.refuse_many(&chat, context)?;
-                shield::encode(&self.tokenizer, &chat, mark).ok_or_else(not_encoded)
+                let encoded = caught(|| shield::encode(&self.tokenizer, &chat, mark));
+                encoded.ok().flatten().ok_or_else(not_encoded)
             }
         }
     }
 
     fn encode(&self, text: &str, special: bool, context: usize) -> Result<Vec<u32>> {
         self.refuse_many(text, context)?;
-        let encoding = self.tokenizer.encode_fast(text, special);
+        let encoding = caught(|| self.tokenizer.encode_fast(text, special));
         // The tokenizer's own message may quote the text.
-        let encoding = encoding.map_err(|_| not_encoded())?;
+        let encoding = encoding.ok().and_then(std::result::Result::ok).ok_or_else(not_encoded)?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -206,6 +241,14 @@ impl ChatTokenizer {
 /// Error for a prompt of `tokens` tokens that leaves no room in the context.
 pub(crate) fn no_room(tokens: usize, context: usize) -> Error {
     Error::bad_input(format!("the prompt has {tokens} tokens, which {NO_ROOM} of {context}"))
+}
+
+/// Error for a prompt with a token that the tokenizer has and the embedding lacks.
+pub(crate) fn no_row(token: u32, rows: usize) -> Error {
+    Error::bad_input(format!(
+        "the prompt has token {token}, and this model has the tokens 0 to {} alone: leave out its text",
+        rows - 1
+    ))
 }
 
 fn not_encoded() -> Error {

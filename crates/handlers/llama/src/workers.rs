@@ -5,10 +5,8 @@
 //! next task belongs to the tenant whose tasks have cost least (start-time fair queueing, as in
 //! [`schedule`](crate::schedule)), and a tenant never occupies all threads.
 
-use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +14,8 @@ use futures_channel::oneshot;
 use nsbridge_handler::{Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::process::setpriority_process;
+
+use crate::panics::{Panicked, caught};
 
 /// Stack size of a thread, in bytes. Compiling a grammar recurses as deep as its schema, whose
 /// depth is bounded by that of JSON.
@@ -65,7 +65,7 @@ trait Work: Send {
 }
 
 struct Job<T, F> {
-    done: oneshot::Sender<std::thread::Result<Result<T>>>,
+    done: oneshot::Sender<Result<Result<T>, Panicked>>,
     work: F,
 }
 
@@ -76,7 +76,7 @@ impl<T: Send, F: FnOnce() -> Result<T> + Send> Work for Job<T, F> {
 
     fn run(self: Box<Self>) {
         let Self { done, work } = *self;
-        let _ = done.send(catch_unwind(AssertUnwindSafe(work)));
+        let _ = done.send(caught(work));
     }
 }
 
@@ -126,11 +126,7 @@ impl Workers {
         let task = Task { cost, work: Box::new(Job { done, work }) };
         self.0.lock().push(tenant, task);
         self.0.changed.notify_one();
-        match finished.await {
-            Ok(Ok(result)) => result,
-            Ok(Err(panic)) => Err(Error::retry(said(&*panic))),
-            Err(gone) => Err(Error::retry(gone)),
-        }
+        finished.await.map_err(Error::retry)??
     }
 }
 
@@ -144,11 +140,6 @@ impl Workers {
             format!("the preparation of a prompt did not end within {} s", limit.as_secs_f64())
         })
     }
-}
-
-/// Returns a fixed message, because the panic's own message may contain text of the request.
-fn said(_panic: &(dyn Any + Send)) -> &'static str {
-    "the preparation of the prompt panicked"
 }
 
 impl Drop for Workers {

@@ -125,6 +125,25 @@ const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("differ", 1),
     },
+    // A client loses a piece of a reply that its caller reads late.
+    Mutant {
+        name: "a-late-caller-misses-a-piece",
+        file: "crates/client/src/inbox.rs",
+        edits: &[("self.read += 1;", "self.read += if self.read == 16 << 10 { 2 } else { 1 };")],
+        judge: Judge::Scenario("slow-client", 1),
+    },
+    // A panic of the tokenizer on a text ends the worker.
+    Mutant {
+        name: "panics-go-on",
+        file: "crates/handlers/llama/src/panics.rs",
+        edits: &[("catch_unwind(AssertUnwindSafe(work)).map_err(|_| Panicked)", "Ok(work())")],
+        judge: Judge::Test {
+            package: "nsbridge-llama",
+            file: "crates/handlers/llama/tests/it/prompts.rs",
+            module: "prompts::",
+            name: "f2_a_text_that_makes_the_tokenizer_panic_is_refused",
+        },
+    },
     // RabbitMQ 3.10 overwrites the count itself and 4.0 does not. The memory broker is as trusting
     // as 4.0, so it serves as the check.
     Mutant {

@@ -4,4 +4,5 @@
 
 mod contract;
 mod echo;
+mod panics;
 mod refusals;

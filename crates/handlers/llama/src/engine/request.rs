@@ -7,7 +7,10 @@ use nsbridge_handler::{Error, Finish, Refused, Result, TextPiece};
 
 use super::EngineRequest;
 use super::outlet::Outlet;
+use crate::Scratch;
+use crate::panics::caught;
 use crate::schedule::Work;
+use crate::speculation::Tally;
 
 /// Request with the piece that its consumer has not yet taken.
 pub(super) struct Request {
@@ -74,8 +77,28 @@ impl Request {
         self.done.is_none()
     }
 
+    /// Runs a part of the work on the request. A panic fails this request alone: its memory is then
+    /// freed, and the rest of its state is not used any more.
+    fn caught(&mut self, work: impl FnOnce(&mut Self)) {
+        if let Err(panicked) = caught(|| work(self)) {
+            self.tell(Err(panicked.into()));
+        }
+    }
+
     /// Ends the request if it was stopped or is past its deadline; otherwise offers its pieces.
     pub(super) fn look(&mut self) {
+        self.caught(Self::end_or_offer);
+    }
+
+    /// Samples the next tokens from rows of logits, and offers their pieces.
+    pub(super) fn sample(&mut self, rows: &[&[f32]], scratch: &mut Scratch, tally: &mut Tally) {
+        self.caught(|request| {
+            request.input.group.next(&mut rows.iter().copied(), scratch, tally);
+            request.offer();
+        });
+    }
+
+    fn end_or_offer(&mut self) {
         if self.done.as_ref().is_some_and(oneshot::Sender::is_canceled) {
             self.done = None;
         } else if let Err(stop) = self.outlet.check() {
@@ -90,7 +113,7 @@ impl Request {
     /// Emits the group's pieces until one is refused, and sends the result after the last one. A
     /// piece leaves the group only when its turn to be emitted has come, so a long prompt is not
     /// held as pieces.
-    pub(super) fn offer(&mut self) {
+    fn offer(&mut self) {
         while let Some(piece) = self.waiting.take().or_else(|| self.input.group.next_piece()) {
             match self.outlet.offer(&piece) {
                 Ok(()) => {}

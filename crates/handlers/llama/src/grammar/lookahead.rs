@@ -1,6 +1,7 @@
 //! Copy of a grammar that runs ahead of it for drafts.
 
 use super::Grammar;
+use crate::panics::caught;
 use crate::{Allowed, TokenSet};
 
 /// Copy of a reply's grammar that has also taken the tokens of the draft.
@@ -9,7 +10,8 @@ use crate::{Allowed, TokenSet};
 /// reached at the same token with and without drafts.
 #[derive(Debug)]
 pub(crate) struct Lookahead {
-    grammar: Grammar,
+    /// `None` if the reply's grammar cannot be copied.
+    grammar: Option<Grammar>,
     /// Number of tokens taken of the reply and its draft.
     seen: usize,
     state: State,
@@ -27,14 +29,17 @@ enum State {
 impl Lookahead {
     /// Copies the grammar of a reply that has `made` tokens.
     pub(crate) fn new(grammar: &Grammar, made: usize) -> Self {
-        Self { grammar: grammar.clone(), seen: made, state: State::GoesOn }
+        let grammar = caught(|| grammar.clone()).ok();
+        let state = if grammar.is_some() { State::GoesOn } else { State::Broken };
+        Self { grammar, seen: made, state }
     }
 
     /// Returns the token mask after a reply and its draft, or `None` if no token may follow.
     pub(crate) fn allowed(&mut self, reply: &[u32], ends: &TokenSet) -> Option<Allowed<'_>> {
+        let grammar = self.grammar.as_mut()?;
         for &token in &reply[self.seen.min(reply.len())..] {
             if self.state == State::GoesOn {
-                self.state = match self.grammar.take(token) {
+                self.state = match grammar.take(token) {
                     Ok(false) => State::GoesOn,
                     Ok(true) => State::Over,
                     Err(_) => State::Broken,
@@ -45,7 +50,7 @@ impl Lookahead {
         if self.state != State::GoesOn {
             return None;
         }
-        let allowed = self.grammar.allowed(ends).ok();
+        let allowed = grammar.allowed(ends).ok();
         if allowed.is_none() {
             self.state = State::Broken;
         }
@@ -55,7 +60,8 @@ impl Lookahead {
     /// Takes back all tokens after the first `made`.
     pub(crate) fn back_to(&mut self, made: usize) {
         if self.seen > made && self.state != State::Broken {
-            let back = self.grammar.take_back(self.seen - made);
+            let back =
+                self.grammar.as_mut().is_some_and(|grammar| grammar.take_back(self.seen - made));
             self.state = if back { State::GoesOn } else { State::Broken };
             self.seen = made;
         }

@@ -66,6 +66,15 @@ fn their_name(name: &str) -> String {
 /// Returns a GGUF file of the model, with each tensor in the type that `kind` returns, and the same
 /// weights as f32 after quantization.
 fn converted(dir: &Path, kind: impl Fn(&str) -> GgmlDType) -> (TempDir, TempDir) {
+    converted_with(dir, kind, &[])
+}
+
+/// Returns the files of [`converted`], the GGUF file with more metadata.
+pub(crate) fn converted_with(
+    dir: &Path,
+    kind: impl Fn(&str) -> GgmlDType,
+    more: &[(&str, Value)],
+) -> (TempDir, TempDir) {
     let config: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
     let llama = config["architectures"][0] == "LlamaForCausalLM";
@@ -107,7 +116,8 @@ fn converted(dir: &Path, kind: impl Fn(&str) -> GgmlDType) -> (TempDir, TempDir)
         ("tokenizer.ggml.eos_token_id".to_owned(), number("eos_token_id")),
     ])
     .collect();
-    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let metadata = metadata.iter().map(|(key, value)| (key.as_str(), value));
+    let metadata: Vec<_> = metadata.chain(more.iter().map(|(key, value)| (*key, value))).collect();
     let tensors: Vec<_> = theirs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     let gguf = tempfile::tempdir().unwrap();
     let mut file = File::create(gguf.path().join("model.gguf")).unwrap();

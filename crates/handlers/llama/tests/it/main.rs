@@ -21,6 +21,7 @@ mod metadata;
 mod network;
 mod oracle;
 mod parity;
+mod prompts;
 mod references;
 mod replies;
 mod required;

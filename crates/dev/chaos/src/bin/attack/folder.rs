@@ -179,7 +179,7 @@ pub(crate) async fn attack(
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_dir_all(to)?;
     }
@@ -193,7 +193,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn edit(dir: &Path, file: &str, change: impl FnOnce(&mut Value)) -> Result<()> {
+pub(crate) fn edit(dir: &Path, file: &str, change: impl FnOnce(&mut Value)) -> Result<()> {
     let path = dir.join(file);
     let mut json: Value = match fs::read(&path) {
         Ok(bytes) => serde_json::from_slice(&bytes)?,

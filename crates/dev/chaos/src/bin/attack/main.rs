@@ -1,9 +1,10 @@
-//! Adversarial tests: a real worker with the bundled model, a well-behaved tenant, and four seeded
+//! Adversarial tests: a real worker with the bundled model, a well-behaved tenant, and five seeded
 //! attackers.
 //!
 //! `cargo xtask attack` builds and runs this program; `docs/security.md` has its results. The
 //! attackers are a tenant with a key of its own, a publisher without a key, a broker that violates
-//! AMQP, and the author of a malicious model folder. The run passes if no worker dies, memory stays
+//! AMQP, the author of a malicious model folder, and a tenant whose prompts are at the borders of
+//! tokenizers. The run passes if no worker dies, memory stays
 //! below its limit, the text of the well-behaved tenant does not change, its time to first token
 //! stays within its limit, and every refused request receives an error message.
 
@@ -13,6 +14,7 @@
 mod broker;
 mod folder;
 mod neighbor;
+mod prompt;
 mod publisher;
 mod random;
 mod stage;
@@ -84,6 +86,8 @@ enum Attacker {
     Broker,
     /// Author of malicious model folders
     Folder,
+    /// Tenant whose prompts are at the borders of tokenizers and embeddings
+    Prompt,
 }
 
 fn main() -> ExitCode {
@@ -164,6 +168,10 @@ async fn play(drive: &Drive, seed: u64, stage: Stage, attackers: &Handle) -> Res
     if plays(Attacker::Folder) {
         attacks
             .spawn_on(folder::attack(stage.clone(), random(4), until, verdict.clone()), attackers);
+    }
+    if plays(Attacker::Prompt) {
+        attacks
+            .spawn_on(prompt::attack(stage.clone(), random(5), until, verdict.clone()), attackers);
     }
     let watched = async {
         while Instant::now() < until {

@@ -66,7 +66,12 @@ impl Stage {
 
     /// Connects a client that holds only this tenant's key.
     pub(crate) async fn client(&self, tenant: &Tenant) -> Result<Client> {
-        let scope = Scope { model: self.model.clone(), tenant: tenant.clone() };
+        self.client_of(&self.model, tenant).await
+    }
+
+    /// Connects a client that holds only the key of this tenant for this model.
+    pub(crate) async fn client_of(&self, model: &ModelName, tenant: &Tenant) -> Result<Client> {
+        let scope = Scope { model: model.clone(), tenant: tenant.clone() };
         let keys = Arc::new(Keyring::of(vec![self.master.derive(&scope)])?);
         let broker: Arc<dyn Broker> = Arc::new(self.broker()?);
         Ok(Client::builder().broker(broker).keys(keys).name(tenant.as_str()).connect().await?)

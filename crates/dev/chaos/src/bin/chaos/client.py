@@ -133,7 +133,6 @@ def code(error: errors.Error) -> str:
     own = [
         (errors.Truncated, "truncated"),
         (errors.Deadline, "late"),
-        (errors.SlowConsumer, "slow-consumer"),
         (errors.NoSuchModel, "no-such-model"),
         (errors.QueueFull, "queue-full"),
         (errors.Closed, "closed"),

@@ -167,7 +167,6 @@ fn code(error: &Error) -> String {
         Error::Failed { code, .. } => code.to_string(),
         Error::Deadline { .. } => "late".to_owned(),
         Error::Truncated { .. } => "truncated".to_owned(),
-        Error::SlowConsumer { .. } => "slow-consumer".to_owned(),
         Error::NoSuchModel { .. } => "no-such-model".to_owned(),
         Error::QueueFull { .. } => "queue-full".to_owned(),
         Error::Closed => "closed".to_owned(),
