@@ -126,11 +126,7 @@ async fn blocked(connection: &dyn Connection) {
 
 /// Does what a worker does: declares the model's queues and a control queue, keeps a run record, and
 /// publishes on a second connection.
-async fn use_broker(
-    config: &Config,
-    broker: &AmqpBroker,
-    connection: &dyn Connection,
-) -> Finding {
+async fn use_broker(config: &Config, broker: &AmqpBroker, connection: &dyn Connection) -> Finding {
     let model = &config.worker.model;
     let second = broker.connect("nsbridge doctor publish").await;
     let second = second.context("a worker needs two connections, and the second one failed")?;

@@ -86,7 +86,10 @@ pub(crate) fn signals() -> Result<Signals> {
 }
 
 /// Ends the process at once, without a word: stderr may be a pipe that is not read.
-#[expect(clippy::exit, reason = "the main thread may be blocked by a terminal that takes no output")]
+#[expect(
+    clippy::exit,
+    reason = "the main thread may be blocked by a terminal that takes no output"
+)]
 pub(crate) fn leave_now(code: u8) -> ! {
     std::process::exit(code.into())
 }

@@ -94,12 +94,7 @@ impl KmsProvider {
 
     /// Unwraps a data key by the KMS key that the request names. An alias may lead to another key
     /// than at the sealing; then the keys on the list and the former keys of the alias are tried.
-    async fn unwrap_key(
-        &self,
-        id: &KeyId,
-        wrapped: &[u8],
-        scope: &Scope,
-    ) -> Result<Key, KeyError> {
+    async fn unwrap_key(&self, id: &KeyId, wrapped: &[u8], scope: &Scope) -> Result<Key, KeyError> {
         let denied = match self.service.decrypt(id, wrapped, scope).await {
             Ok(UnwrappedKey { key, arn }) => {
                 self.remember(id, arn);

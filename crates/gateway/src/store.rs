@@ -295,9 +295,8 @@ impl Store {
             }
             let ending = transaction.open_table(ENDINGS)?;
             let ending = ending.get(key)?;
-            let ending = ending.and_then(|kept| {
-                open::<KeptEnding>(&self.seal, Place::Ending(id), kept.value())
-            });
+            let ending = ending
+                .and_then(|kept| open::<KeptEnding>(&self.seal, Place::Ending(id), kept.value()));
             let ending = ending.map(KeptEnding::ending);
             // A complete reply of which pieces are missing is computed again.
             let whole = |ending: &Ending| match ending {

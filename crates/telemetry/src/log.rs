@@ -124,7 +124,10 @@ fn write_all(entries: &Receiver<Entry>, mut output: impl Write, counts: &Counts)
         let dropped = counts.dropped_lines.load(Ordering::Relaxed);
         if dropped > reported {
             // The line takes the usual way, and so has the format of the log.
-            tracing::warn!(lines = dropped - reported, "log lines were dropped: the log is read too slowly");
+            tracing::warn!(
+                lines = dropped - reported,
+                "log lines were dropped: the log is read too slowly"
+            );
             reported = dropped;
         }
     }

@@ -50,7 +50,9 @@ async fn probe_until_success(worker: &WorkerContext) -> Arc<dyn Connection> {
     let outage = async {
         sleep(worker.timing.max_publish_outage).await;
         if worker.publishing.works() {
-            tracing::error!("no reply can be published: requests are given back, and none is taken");
+            tracing::error!(
+                "no reply can be published: requests are given back, and none is taken"
+            );
         }
         worker.publishing.set_works(false);
         pending::<Infallible>().await

@@ -59,7 +59,9 @@ fn refused_declaration(declared: Declared<'_>, broker_says: String) -> Error {
     }
     let differs = broker_says.contains("inequivalent arg");
     match declared {
-        Declared::Queue(queue) if differs => Error::Topology { queue: queue.to_owned(), broker_says },
+        Declared::Queue(queue) if differs => {
+            Error::Topology { queue: queue.to_owned(), broker_says }
+        }
         Declared::Exchange(exchange) if differs => {
             Error::Exchange { exchange: exchange.to_owned(), broker_says }
         }
@@ -157,7 +159,8 @@ mod tests {
         check(queue, limit, "a limit of the broker is reached", true);
         let other = "PRECONDITION_FAILED - invalid arg 'x-delivery-limit' for queue 'nsbridge.m'";
         check(queue, other, "the broker refused to declare nsbridge.m", false);
-        let locked = "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'nsbridge.m'";
+        let locked =
+            "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'nsbridge.m'";
         check(queue, locked, "the broker refused to declare nsbridge.m", false);
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nsbridge_queue::{
-    AmqpBroker, Broker, Confirmation, Error, Limits, Message, Publisher, ReconnectingConnection, Timing,
+    AmqpBroker, Broker, Confirmation, Error, Limits, Message, Publisher, ReconnectingConnection,
+    Timing,
 };
 use nsbridge_testkit::{Proxy, amqp_url};
 

@@ -63,7 +63,10 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "closed-channels-use-up-a-connection",
         file: "crates/queue/src/amqp/connection.rs",
-        edits: &[("if fault::is_lost_id(&error) {", "if fault::is_lost_id(&error) && self.inner.status().closed() {")],
+        edits: &[(
+            "if fault::is_lost_id(&error) {",
+            "if fault::is_lost_id(&error) && self.inner.status().closed() {",
+        )],
         judge: Judge::Scenario("right-lost-and-given-back", 1),
     },
     // A worker opens one stream after another without a pause while the broker refuses them.

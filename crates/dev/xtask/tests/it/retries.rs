@@ -83,21 +83,15 @@ const OTHERS: [(&str, &[(&str, &str)]); 7] = [
     ),
     (
         "the number of its tries is bounded",
-        &[
-            ("crates/bridge/src/request/republish.rs", "publish_to_full"),
-        ],
+        &[("crates/bridge/src/request/republish.rs", "publish_to_full")],
     ),
     (
         "the peer is here and takes the same bytes when it has room (rule A6)",
-        &[
-            ("crates/bridge/src/request/confirm_window.rs", "send_again"),
-        ],
+        &[("crates/bridge/src/request/confirm_window.rs", "send_again")],
     ),
     (
         "the broker's delivery limit and the request's deadline bound its tries",
-        &[
-            ("crates/bridge/src/request/settlement.rs", "retry_queue_full"),
-        ],
+        &[("crates/bridge/src/request/settlement.rs", "retry_queue_full")],
     ),
     (
         "the system has no descriptor left, and others may close theirs at any time",

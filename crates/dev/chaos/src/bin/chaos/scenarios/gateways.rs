@@ -165,7 +165,9 @@ pub(super) fn log_reader_stops(stage: &mut Stage) -> Result<()> {
     for name in ["g1", "w1"] {
         stage.terminate(name)?;
         let life = format!("{name}.0");
-        stage.until(&format!("{life} to leave in good order"), |lines| left_in_order(lines, &life))?;
+        stage.until(&format!("{life} to leave in good order"), |lines| {
+            left_in_order(lines, &life)
+        })?;
     }
     Ok(())
 }
