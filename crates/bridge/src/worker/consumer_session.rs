@@ -234,7 +234,9 @@ async fn run(worker: Arc<WorkerContext>, owned: OwnedDelivery, arrival: Arrival)
     }
     let (observability, model) = (&worker.observability, &worker.model);
     let trace = DeliveryTrace::begin(observability, model, owned.priority, &owned.delivery.message);
-    let job = lifecycle::handle_delivery(&worker, owned, arrival, &trace).instrument(trace.log());
+    // Boxed, because the future of a whole job is large.
+    let job = Box::pin(lifecycle::handle_delivery(&worker, owned, arrival, &trace));
+    let job = job.instrument(trace.log());
     let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs in this task too, and may panic: the wake-ups of its engine.
     let action = job.catch_unwind().await;
