@@ -23,6 +23,7 @@ stories! {
     what_the_handler_refuses_is_told_in_its_own_words,
     a_model_that_nobody_serves_is_told_at_once,
     a6_a_reply_larger_than_its_client_reads_is_held_back_not_lost,
+    a_slow_caller_loses_nothing_and_holds_up_no_other,
     a_worker_that_stops_finishes_what_it_has,
 }
 
@@ -55,6 +56,17 @@ async fn the_first_piece_does_not_wait_for_the_others(broker: Arc<dyn Broker>) {
     // The handler cannot have emitted the other piece.
     release(seed);
     assert_eq!(reply.next().await.unwrap().unwrap(), Event::Piece("released".into()));
+}
+
+async fn a_slow_caller_loses_nothing_and_holds_up_no_other(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let (seed, say) = (fresh_seed(), Script::Say { pieces: 30_000, every_ms: 0 });
+    let late = client.submit::<String>(ask(&setup, say, seed)).await.unwrap();
+    // The only slot is free again, although no piece was read.
+    let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
+    assert_eq!(next.collect().await.unwrap().0, said(7, 3));
+    assert!(runs(seed).iter().any(|run| run.until.is_some()));
+    assert_eq!(late.collect().await.unwrap().0, said(seed, 30_000));
 }
 
 async fn r10_a_cancel_stops_the_running_handler_and_the_next_request_is_answered(

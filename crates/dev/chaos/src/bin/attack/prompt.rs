@@ -37,25 +37,25 @@ const KINDS: &[Kind] = &[
     ("prompt: the bundled tokenizer", |_| {}),
     ("prompt: tokens without a row", |json| {
         for (id, content) in (ROWS..).zip(["<pad>", "<tool>", "<\u{1f600}>"]) {
-            add(json, id, content, json!({}));
+            add(json, id, content, &json!({}));
         }
     }),
     // It panics on many texts ("AddedVocabulary bad split").
     ("prompt: a token that is stripped", |json| {
         json["normalizer"] = json!({ "type": "Strip", "strip_left": true, "strip_right": true });
-        add(json, ROWS, "  ", json!({ "normalized": true, "special": false }));
+        add(json, ROWS, "  ", &json!({ "normalized": true, "special": false }));
     }),
     ("prompt: normalized tokens", |json| {
         json["normalizer"] = json!({ "type": "Sequence", "normalizers": [
             { "type": "NFKC" }, { "type": "Lowercase" },
             { "type": "Replace", "pattern": { "Regex": "\\s+" }, "content": " " },
         ] });
-        add(json, ROWS, "\u{200b}A", json!({ "normalized": true }));
-        add(json, ROWS + 1, "ﬁ", json!({ "normalized": true, "single_word": true }));
+        add(json, ROWS, "\u{200b}A", &json!({ "normalized": true }));
+        add(json, ROWS + 1, "ﬁ", &json!({ "normalized": true, "single_word": true }));
     }),
     ("prompt: tokens that take spaces", |json| {
-        add(json, ROWS, "<mask>", json!({ "lstrip": true, "rstrip": true }));
-        add(json, ROWS + 1, "word", json!({ "single_word": true, "lstrip": true }));
+        add(json, ROWS, "<mask>", &json!({ "lstrip": true, "rstrip": true }));
+        add(json, ROWS + 1, "word", &json!({ "single_word": true, "lstrip": true }));
     }),
     ("prompt: Metaspace", |json| {
         json["pre_tokenizer"] = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true });
@@ -70,7 +70,7 @@ const KINDS: &[Kind] = &[
 ];
 
 /// Adds a token to a `tokenizer.json`.
-fn add(json: &mut Value, id: u64, content: &str, more: Value) {
+fn add(json: &mut Value, id: u64, content: &str, more: &Value) {
     let mut token = json!({ "id": id, "content": content, "special": true, "single_word": false,
                             "lstrip": false, "rstrip": false, "normalized": false });
     for (field, value) in more.as_object().into_iter().flatten() {
@@ -104,7 +104,7 @@ pub(crate) async fn attack(
         worker.ready().await?;
         let target = Target { name, model: &model, tenant: &tenant, client: &client };
         let sent = target.send(prompts(&added, &mut random), until, &verdict).await?;
-        verdict.made(name, &format!("of {} prompts", sent), Duration::ZERO);
+        verdict.made(name, &format!("of {sent} prompts"), Duration::ZERO);
         verdict.memory("worker of a prompt's author", worker.peak_mib()?);
         if let Some(ended) = worker.ended()? {
             verdict.fails(&format!(
