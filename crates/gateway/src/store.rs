@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::class::Class;
 use crate::error::ApiError;
 use crate::limits::{prompt_bytes, prompt_tokens};
+use crate::private_file::open_own;
 use crate::run::{Change, Ending, RawPiece};
 
 pub(crate) use self::objects::{CHUNK, Kind, Unstored};
@@ -182,6 +183,7 @@ impl Store {
             path: path.display().to_string(),
             cause: Box::new(cause),
         };
+        drop(open_own(path).map_err(|error| unusable(redb::Error::Io(error)))?);
         let database = Database::builder().set_cache_size(CACHE).create(path);
         let database = database.map_err(|error| unusable(error.into()))?;
         let tables = || -> Result<(), redb::Error> {
