@@ -21,7 +21,7 @@ use crate::archive::Archive;
 use crate::batches;
 use crate::catalog::Models;
 use crate::config::{AccessConfig, Config, ConfigError, Keys, Server, StoreConfig};
-use crate::memory::Bodies;
+use crate::memory::Memory;
 use crate::metrics::{Metrics, RefusedFiles, ReloadedFile};
 use crate::private_file::{PrivateFile, PrivateFileError, Reload};
 use crate::routes::routes;
@@ -243,7 +243,7 @@ pub(crate) async fn assemble(
     let runs = Runs::new(client.clone(), stores, times, hash_key, exported.clone());
     let runs = Arc::new(runs);
     let started = SystemTime::now();
-    let bodies = Bodies::default();
+    let memory = Memory::default();
     let metrics = exported;
     let spans = spans(config)?;
     Ok(Arc::new(App {
@@ -254,7 +254,7 @@ pub(crate) async fn assemble(
         archive,
         sealed,
         settings,
-        bodies,
+        memory,
         metrics,
         spans,
         started,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -19,6 +19,7 @@ use crate::access::{Caller, Denied, is_local};
 use crate::error::{ApiError, Outcome};
 use crate::metrics::OpenStream;
 use crate::runs::Client;
+use crate::sse::streams_events;
 use crate::state::App;
 use crate::traces::{self, RequestSpan, RequestTrace};
 use crate::{
@@ -126,6 +127,7 @@ fn client(headers: &HeaderMap) -> Client {
         idempotency_key: text("idempotency-key").map(|key| key.chars().take(255).collect()),
         retries: text("x-stainless-retry-count").is_some_and(|count| count != "0"),
         line: None,
+        memory: None,
     }
 }
 
@@ -184,11 +186,6 @@ fn named_fault(response: Response) -> Response {
         return ApiError::bad_request("the path of the request is malformed").into_response();
     }
     response
-}
-
-fn streams_events(response: &Response) -> bool {
-    let kind = response.headers().get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// Body of a response that streams events, which counts as open until it is dropped.

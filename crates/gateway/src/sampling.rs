@@ -13,7 +13,7 @@ use crate::fields::{Fields, OneOrMany, read};
 /// # Errors
 ///
 /// Returns an error that names the first invalid field.
-pub(crate) fn sampling(fields: &mut Fields, input: &mut TextInput) -> Result<Option<u64>> {
+pub(crate) fn sampling(fields: &mut Fields<'_>, input: &mut TextInput) -> Result<Option<u64>> {
     input.temperature = fields.take("temperature")?;
     input.top_p = fields.take("top_p")?;
     // vLLM's clients send -1 for no limit.
@@ -33,7 +33,7 @@ pub(crate) fn sampling(fields: &mut Fields, input: &mut TextInput) -> Result<Opt
     Ok(fields.take::<i64>("seed")?.map(i64::cast_unsigned))
 }
 
-fn biases(fields: &mut Fields) -> Result<BTreeMap<u32, f32>> {
+fn biases(fields: &mut Fields<'_>) -> Result<BTreeMap<u32, f32>> {
     let Some(biases) = fields.take::<BTreeMap<String, f32>>("logit_bias")? else {
         return Ok(BTreeMap::new());
     };
@@ -51,7 +51,7 @@ fn biases(fields: &mut Fields) -> Result<BTreeMap<u32, f32>> {
 /// # Errors
 ///
 /// Returns an error if it is not a number from 1 to 128.
-pub(crate) fn replies(fields: &mut Fields) -> Result<u32> {
+pub(crate) fn replies(fields: &mut Fields<'_>) -> Result<u32> {
     let n = fields.take::<u32>("n")?.unwrap_or(1);
     if (1..=128).contains(&n) {
         Ok(n)
@@ -65,12 +65,9 @@ pub(crate) fn replies(fields: &mut Fields) -> Result<u32> {
 /// # Errors
 ///
 /// Returns an error that names the first invalid field.
-pub(crate) fn format(fields: &mut Fields) -> Result<Option<ResponseFormat>> {
-    let format: Option<ResponseFormat> = match fields.value("response_format") {
-        Some(format) => Some(read("response_format", format)?),
-        None => None,
-    };
-    let Some(structured) = fields.value("structured_outputs") else { return Ok(plain(format)) };
+pub(crate) fn format(fields: &mut Fields<'_>) -> Result<Option<ResponseFormat>> {
+    let format: Option<ResponseFormat> = fields.take("response_format")?;
+    let Some(structured) = fields.value("structured_outputs")? else { return Ok(plain(format)) };
     if format.is_some() {
         return Err(ApiError::field(
             "structured_outputs",

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use self::quiet::Noted;
 use crate::config::Server;
+use crate::meter::Meter;
 
 /// Maximum size of a request's headers, in bytes.
 const HEADER_BYTES: usize = 32 << 10;
@@ -95,11 +96,13 @@ pub(crate) async fn serve<L: Listener>(
             () = drain.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let (noted, requests) = Noted::new(routes.clone());
+        let meter = Meter::default();
+        let (noted, requests) = Noted::new(routes.clone(), meter.clone());
         let service = TowerToHyperService::new(noted);
         let (builder, drain, kill) = (builder.clone(), drain.clone(), kill.clone());
         connections.spawn(async move {
-            let io = TokioIo::new(Box::pin(Impatient::new(io, write_timeout, header_timeout)));
+            let io =
+                TokioIo::new(Box::pin(Impatient::new(io, write_timeout, header_timeout, meter)));
             let connection = builder.serve_connection_with_upgrades(io, service);
             tokio::pin!(connection);
             let over = async {
@@ -149,11 +152,13 @@ struct Impatient<T> {
     opening: Option<Pin<Box<Sleep>>>,
     /// Number of bytes of the preface so far.
     opened: usize,
+    meter: Meter,
 }
 
 impl<T> Impatient<T> {
-    fn new(inner: T, limit: Duration, opening: Duration) -> Self {
-        Self { inner, limit, waiting: None, opening: Some(Box::pin(sleep(opening))), opened: 0 }
+    fn new(inner: T, limit: Duration, opening: Duration, meter: Meter) -> Self {
+        let opening = Some(Box::pin(sleep(opening)));
+        Self { inner, limit, waiting: None, opening, opened: 0, meter }
     }
 
     /// Ends the time limit of the opening when hyper knows the version of HTTP.
@@ -190,6 +195,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if !self.meter.read(buffer.filled().len() - before) {
+            let full = "the tenant has no memory left for the messages of its proxies";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, full)));
+        }
         match (&mut self.opening, &read) {
             (Some(opening), Poll::Pending) => {
                 ready!(opening.as_mut().poll(context));
