@@ -24,7 +24,7 @@ use crate::config::{AccessConfig, Config, ConfigError, Keys, Server, StoreConfig
 use crate::memory::Memory;
 use crate::metrics::{Metrics, RefusedFiles, ReloadedFile};
 use crate::private_file::{PrivateFile, PrivateFileError, Reload};
-use crate::routes::routes;
+use crate::routes::{internal, routes};
 use crate::runs::{Runs, Stores, Times};
 use crate::server::{PlainListener, serve};
 use crate::shared::{Shared, SharedError};
@@ -162,7 +162,7 @@ impl Gateway {
         let Self { app, config, listener, metrics, certificates, drain, .. } = self;
         let end = CancellationToken::new();
         let exporter = metrics.map(|listener| {
-            let page = app.metrics.clone().page();
+            let page = internal(app.clone());
             let end = end.clone();
             tokio::spawn(async move {
                 serve(PlainListener(listener), page, &exporter_limits(), end).await;

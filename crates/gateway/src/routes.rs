@@ -68,9 +68,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .merge(api)
         .merge(page)
         .route("/openapi.json", get(openapi::get))
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/health", get(ready))
-        .route("/readyz", get(ready))
+        .merge(health())
         .fallback(async || ApiError::not_found("there is no such page").coded("unknown_url"))
         .method_not_allowed_fallback(async || ApiError::wrong_method())
         .layer(DefaultBodyLimit::disable())
@@ -78,9 +76,27 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
+/// Returns the pages about the health of the gateway.
+fn health() -> Router<Arc<App>> {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/health", get(ready))
+        .route("/readyz", get(ready))
+}
+
+/// Returns the pages of the listener of the metrics: orchestrators ask for the health where no client
+/// of the API can take their places.
+pub(crate) fn internal(app: Arc<App>) -> Router {
+    app.metrics.clone().page().merge(health().with_state(app))
+}
+
 async fn ready(State(app): State<Arc<App>>) -> Response {
     if app.draining.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+    }
+    if app.runs.cannot_store() {
+        let message = "the store cannot be written\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     }
     "ok\n".into_response()
 }

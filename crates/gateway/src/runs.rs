@@ -173,6 +173,7 @@ impl Runs {
             let reservation = self.reserve(caller, tokens)?;
             let body = body_to_keep(kind, body);
             let record = self.record(kind, ask, caller, (join, content), body)?;
+            self.admit(&record)?;
             match self.add(record, named) {
                 Ok(entry) => self.begin(&entry, reservation, client.trace).await,
                 // Another connection began it in the meantime.
@@ -189,6 +190,20 @@ impl Runs {
             Err(_) => {}
         }
         begun
+    }
+
+    /// Refuses a request whose tenant has no room for it, in memory or in the store.
+    fn admit(&self, record: &Record) -> Result<()> {
+        let stores = self.store.as_ref().is_none_or(|store| store.has_room(&record.tenant));
+        if stores && self.known.lock().admits(&record.tenant, record.bytes()) {
+            return Ok(());
+        }
+        Err(ApiError::crowded())
+    }
+
+    /// Returns true if replies cannot be stored now.
+    pub(crate) fn cannot_store(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.fails())
     }
 
     /// Returns the record of a new request: under the hash of its retries and that of its content,

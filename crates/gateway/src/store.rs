@@ -3,7 +3,9 @@
 //! A thread writes to an embedded database and commits what has come since its last commit. All
 //! values are sealed under a key of the gateway, bound to their place.
 
+mod database;
 mod objects;
+mod quota;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,20 +17,19 @@ use std::time::{Duration, SystemTime};
 use nsbridge_client::{ModelName, RequestId, Summary, Tenant, TextInput};
 use nsbridge_crypto::{AtRest, Key};
 use nsbridge_protocol::{Fingerprint, Uuid};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::class::Class;
 use crate::error::ApiError;
+use crate::extent::Extent;
 use crate::limits::{prompt_bytes, prompt_tokens};
 use crate::private_file::open_own;
 use crate::run::{Change, Ending, RawPiece};
 
 pub(crate) use self::objects::{CHUNK, Kind, Unstored};
-
-/// Size of the database's cache in memory, in bytes. redb's own default is 1 GiB.
-const CACHE: usize = 16 << 20;
+use self::quota::Quota;
 
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
 const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");
@@ -90,8 +91,12 @@ impl Record {
     pub(crate) fn bytes(&self) -> usize {
         /// Record with its allocations.
         const RECORD: usize = 2048;
-        let ids = 4 * self.input.prompt_token_ids.len();
-        RECORD + self.body.len() + prompt_bytes(&self.input) + ids
+        let input = &self.input;
+        let lists = [&input.prompt_token_ids, &input.stop_token_ids, &input.bad_token_ids];
+        let ids: usize = lists.iter().map(|list| 4 * list.len()).sum();
+        let values = (&input.tools, &input.chat_template_kwargs, &input.response_format);
+        let values = serde_json::to_vec(&values).map_or(0, |text| Extent::of(&text).memory());
+        RECORD + self.body.len() + prompt_bytes(input) + ids + 16 * input.logit_bias.len() + values
     }
 }
 
@@ -140,8 +145,9 @@ enum Write {
 /// Replies on disk.
 #[derive(Debug)]
 pub(crate) struct Store {
-    database: Arc<Database>,
+    database: Arc<database::Place>,
     seal: Arc<AtRest>,
+    quota: Arc<Quota>,
     writes: SyncSender<Write>,
 }
 
@@ -184,8 +190,7 @@ impl Store {
             cause: Box::new(cause),
         };
         drop(open_own(path).map_err(|error| unusable(redb::Error::Io(error)))?);
-        let database = Database::builder().set_cache_size(CACHE).create(path);
-        let database = database.map_err(|error| unusable(error.into()))?;
+        let database = database::Place::of_file(path).map_err(unusable)?;
         let tables = || -> Result<(), redb::Error> {
             let transaction = database.begin_write()?;
             transaction.open_table(REPLIES)?;
@@ -202,12 +207,24 @@ impl Store {
         }
         let database = Arc::new(database);
         let (writes, waiting) = sync_channel(WAITING);
-        let own = Writer { database: database.clone(), seal: seal.clone() };
+        let quota = Arc::new(stored(&database, &seal).map_err(unusable)?);
+        let (kept, of) = (database.clone(), quota.clone());
+        let own = Writer { database: kept, seal: seal.clone(), quota: of };
         std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || own.run(&waiting))
             .map_err(StoreError::Thread)?;
-        Ok(Self { database, seal, writes })
+        Ok(Self { database, seal, quota, writes })
+    }
+
+    /// Returns true if the store cannot be written now, such as on a full disk.
+    pub(crate) fn fails(&self) -> bool {
+        self.database.fails()
+    }
+
+    /// Returns true if a tenant's replies, and those of all tenants, leave room for one more.
+    pub(crate) fn has_room(&self, tenant: &Tenant) -> bool {
+        self.quota.has_room(tenant)
     }
 
     /// Stores a request. The receiver gets a value when it is on disk, or an error if it cannot be
@@ -215,6 +232,7 @@ impl Store {
     pub(crate) fn put(&self, record: &Record) -> oneshot::Receiver<()> {
         let (done, stored) = oneshot::channel();
         if let Some(sealed) = self.seal(Place::Record(record.id), record) {
+            self.quota.put(record.id, &record.tenant, sealed.len());
             self.write(Write::Record(record.id, sealed, done));
         }
         stored
@@ -227,6 +245,7 @@ impl Store {
                 let at = *at as u64;
                 let kept = KeptPiece { json: piece.json.clone(), fingerprint: *fingerprint };
                 if let Some(sealed) = self.seal(Place::Piece(id, at), &kept) {
+                    self.quota.add(id, sealed.len());
                     self.write(Write::Piece(id, at, sealed));
                 }
             }
@@ -330,7 +349,7 @@ impl Store {
 }
 
 /// Returns true if the database is sealed under this key. A new database is from now on.
-fn is_own(database: &Database, seal: &AtRest) -> Result<bool, redb::Error> {
+fn is_own(database: &database::Place, seal: &AtRest) -> Result<bool, redb::Error> {
     let transaction = database.begin_write()?;
     let is_own = {
         let mut about = transaction.open_table(ABOUT)?;
@@ -355,10 +374,37 @@ fn is_own(database: &Database, seal: &AtRest) -> Result<bool, redb::Error> {
     Ok(is_own)
 }
 
+/// Counts what is stored of each reply.
+fn stored(database: &database::Place, seal: &AtRest) -> Result<Quota, redb::Error> {
+    let (quota, transaction) = (Quota::default(), database.begin_read()?);
+    for entry in transaction.open_table(REPLIES)?.iter()? {
+        let (key, sealed) = entry?;
+        let id = RequestId(Uuid::from_bytes(key.value()));
+        if let Some(record) = open::<Record>(seal, Place::Record(id), sealed.value()) {
+            quota.put(id, &record.tenant, sealed.value().len());
+        }
+    }
+    for entry in transaction.open_table(PIECES)?.iter()? {
+        let (key, sealed) = entry?;
+        quota.add(RequestId(Uuid::from_bytes(key.value().0)), sealed.value().len());
+    }
+    Ok(quota)
+}
+
+/// Writes as much as a request may need, to learn whether the disk has room again.
+fn probe(transaction: &redb::WriteTransaction) -> Result<(), redb::Error> {
+    const PROBE: &str = "probe";
+    let mut about = transaction.open_table(ABOUT)?;
+    about.insert(PROBE, vec![0; 1 << 20].as_slice())?;
+    about.remove(PROBE)?;
+    Ok(())
+}
+
 /// Thread that writes.
 struct Writer {
-    database: Arc<Database>,
+    database: Arc<database::Place>,
     seal: Arc<AtRest>,
+    quota: Arc<Quota>,
 }
 
 impl Writer {
@@ -367,7 +413,9 @@ impl Writer {
         while let Ok(first) = waiting.recv() {
             let batch: Vec<Write> =
                 std::iter::once(first).chain(waiting.try_iter().take(BATCH - 1)).collect();
-            match self.commit(batch) {
+            let committed = self.commit(batch);
+            self.database.wrote(committed.is_ok());
+            match committed {
                 // A caller whose channel is dropped without a value learns of the failure.
                 Ok(stored) => {
                     for done in stored {
@@ -381,7 +429,7 @@ impl Writer {
     }
 
     fn commit(&self, batch: Vec<Write>) -> Result<Vec<oneshot::Sender<()>>, redb::Error> {
-        let mut stored = Vec::new();
+        let (mut stored, mut gone) = (Vec::new(), Vec::new());
         let transaction = self.database.begin_write()?;
         {
             let mut replies = transaction.open_table(REPLIES)?;
@@ -409,6 +457,7 @@ impl Writer {
                         replies.remove(key)?;
                         endings.remove(key)?;
                         pieces.retain_in((key, 0)..=(key, u64::MAX), |_, _| false)?;
+                        gone.push(id);
                         stored.push(done);
                     }
                     Write::Sweep(keep) => {
@@ -416,12 +465,17 @@ impl Writer {
                             replies.remove(key)?;
                             endings.remove(key)?;
                             pieces.retain_in((key, 0)..=(key, u64::MAX), |_, _| false)?;
+                            gone.push(RequestId(Uuid::from_bytes(key)));
+                        }
+                        if self.database.fails() {
+                            probe(&transaction)?;
                         }
                     }
                 }
             }
         }
         transaction.commit()?;
+        gone.into_iter().for_each(|id| self.quota.remove(id));
         Ok(stored)
     }
 

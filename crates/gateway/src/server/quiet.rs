@@ -55,6 +55,11 @@ impl Requests {
         }
     }
 
+    /// Returns true if the connection has had a request.
+    pub(super) fn were_made(&self) -> bool {
+        self.last.load(Ordering::Relaxed) > 0
+    }
+
     fn note(&self) {
         let millis = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.last.store(millis + 1, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nsbridge_client::{Summary, TextInput};
 use nsbridge_crypto::Key;
 use nsbridge_protocol::{Fingerprint, Finish, RequestId, Uuid};
-use redb::{ReadableDatabase, ReadableTableMetadata};
+use redb::ReadableTableMetadata;
 use tempfile::TempDir;
 
 use super::{CHUNK, Kind, Record, Store, StoreError};

@@ -341,3 +341,37 @@ async fn l1_a_body_that_breaks_the_rules_of_its_chunks_is_malformed() {
         assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_request_error"));
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m2_an_http_2_connection_without_a_request_ends_with_the_time_for_headers() {
+    let place = strict().await;
+    let mut silent = TcpStream::connect(place.address).await.unwrap();
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    silent.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    // It answers no ping: with a grace it would stay for 40 s.
+    let mut frames = Vec::new();
+    let ended = timeout(std::time::Duration::from_secs(15), silent.read_to_end(&mut frames)).await;
+    assert!(ended.is_ok(), "the connection is open");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m2_one_address_does_not_take_all_places_nor_those_of_the_health_checks() {
+    let few = "max_connections_of_address = 3";
+    let place = Place::with(few, Limits::default()).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut connection = place.connect().await;
+        connection.send("GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        connection.until("ok").await;
+        held.push(connection);
+    }
+    let mut refused = TcpStream::connect(place.address).await.unwrap();
+    let mut nothing = Vec::new();
+    let _ = refused.read_to_end(&mut nothing).await;
+    assert!(nothing.is_empty());
+    for path in ["/livez", "/readyz", "/metrics"] {
+        let mut internal = Connection::to(place.metrics).await;
+        internal.send(&request("GET", path, "", "", &[])).await;
+        assert_eq!(internal.rest().await.status, 200, "{path}");
+    }
+}
