@@ -66,8 +66,8 @@ impl Bound {
     }
 
     /// Refuses a field beyond its bound, before memory for its values is taken.
-    fn check(self, name: &str, raw: &RawValue) -> Result<()> {
-        let extent = Extent::of(raw.get().as_bytes());
+    fn check(self, name: &str, json: &str) -> Result<()> {
+        let extent = Extent::of(json.as_bytes());
         let (has, what, most) = if extent.bytes > self.bytes {
             (extent.bytes, "bytes", self.bytes)
         } else if extent.values > self.values {
@@ -137,7 +137,7 @@ impl<'a> Fields<'a> {
     /// Returns an error that names the field if it is beyond the bound.
     pub(crate) fn raw(&mut self, name: &str, bound: Bound) -> Result<Option<&'a RawValue>> {
         let Some(raw) = self.remove(name).filter(|raw| !is_null(raw)) else { return Ok(None) };
-        bound.check(name, raw)?;
+        bound.check(name, raw.get())?;
         Ok(Some(raw))
     }
 
@@ -264,6 +264,16 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(name: &str, raw: &'a RawValue) -> Re
     serde_json::from_str(raw.get()).map_err(|error| refused(name, &error))
 }
 
+/// Reads a value that stands as text in the field `name`.
+///
+/// # Errors
+///
+/// Returns an error that names the field if the text is no JSON, or too large.
+pub(crate) fn nested(name: &str, json: &str) -> Result<Value> {
+    Bound::of(name).check(name, json)?;
+    serde_json::from_str(json).map_err(|error| refused(name, &error))
+}
+
 /// Reads a value of the field `name`.
 pub(crate) fn read<T: DeserializeOwned>(name: &str, value: Value) -> Result<T> {
     serde_json::from_value(value).map_err(|error| refused(name, &error))
@@ -377,6 +387,14 @@ mod tests {
         let zeros = format!("{{\"tokens\":[{}0]}}", "0,".repeat(2 << 20));
         let read = |fields: &mut Fields<'_>| fields.take::<Vec<u32>>("tokens").map(drop);
         assert!(refused(&zeros, read).starts_with("`tokens` has"), "too many tokens");
+    }
+
+    #[test]
+    fn h1_json_in_a_text_has_the_bounds_of_its_field() {
+        let schema = format!("[{}0]", r#"{"":0},"#.repeat(30_000));
+        let refused = super::nested("structured_outputs", &schema).unwrap_err();
+        assert!(refused.message().contains("60001 values: give at most 16384"), "{refused}");
+        assert!(super::nested("structured_outputs", r#"{"type":"object"}"#).is_ok());
     }
 
     #[test]

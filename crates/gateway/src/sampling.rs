@@ -6,7 +6,7 @@ use nsbridge_protocol::{JsonSchema, ResponseFormat, TextInput};
 use serde_json::Value;
 
 use crate::error::{ApiError, Result};
-use crate::fields::{Fields, OneOrMany, read};
+use crate::fields::{Fields, OneOrMany, nested, read};
 
 /// Reads the parameters that OpenAI's and vLLM's interfaces share into `input`. Returns the seed.
 ///
@@ -89,12 +89,7 @@ pub(crate) fn format(fields: &mut Fields<'_>) -> Result<Option<ResponseFormat>> 
                 let choices: Vec<String> = read("structured_outputs", value)?;
                 one_of(&choices)?
             }
-            ("json", Value::String(text)) => {
-                let schema = serde_json::from_str(&text).map_err(|_| {
-                    ApiError::field("structured_outputs", "`json` must be a JSON schema")
-                })?;
-                conforming(schema)
-            }
+            ("json", Value::String(text)) => conforming(nested("structured_outputs", &text)?),
             ("json", schema) => conforming(schema),
             ("json_object", Value::Bool(true)) => ResponseFormat::JsonObject {},
             (other, _) => {

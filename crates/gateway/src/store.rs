@@ -3,6 +3,7 @@
 //! A thread writes to an embedded database and commits what has come since its last commit. All
 //! values are sealed under a key of the gateway, bound to their place.
 
+mod about;
 mod database;
 mod objects;
 mod quota;
@@ -34,12 +35,6 @@ use self::quota::Quota;
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
 const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");
 const PIECES: TableDefinition<'_, ([u8; 16], u64), &[u8]> = TableDefinition::new("pieces");
-
-/// Values about the database itself.
-const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
-
-/// Name of the value that only the store's key opens.
-const KEY: &str = "key";
 
 /// Maximum number of writes that wait. Pieces beyond it are not kept, and computed again if needed.
 const WAITING: usize = 16 << 10;
@@ -202,12 +197,12 @@ impl Store {
         };
         tables().map_err(unusable)?;
         let seal = Arc::new(AtRest::new(key));
-        if !is_own(&database, &seal).map_err(unusable)? {
+        if !about::is_own(&database, &seal).map_err(unusable)? {
             return Err(StoreError::OtherKey { path: path.display().to_string() });
         }
         let database = Arc::new(database);
         let (writes, waiting) = sync_channel(WAITING);
-        let quota = Arc::new(stored(&database, &seal).map_err(unusable)?);
+        let quota = Arc::new(Quota::of(&database, &seal).map_err(unusable)?);
         let (kept, of) = (database.clone(), quota.clone());
         let own = Writer { database: kept, seal: seal.clone(), quota: of };
         std::thread::Builder::new()
@@ -348,58 +343,6 @@ impl Store {
     }
 }
 
-/// Returns true if the database is sealed under this key. A new database is from now on.
-fn is_own(database: &database::Place, seal: &AtRest) -> Result<bool, redb::Error> {
-    let transaction = database.begin_write()?;
-    let is_own = {
-        let mut about = transaction.open_table(ABOUT)?;
-        let known = about.get(KEY)?.map(|sealed| sealed.value().to_vec());
-        if let Some(sealed) = known {
-            open::<String>(seal, Place::Key, &sealed).is_some()
-        } else {
-            // Earlier versions did not mark their databases.
-            let replies = transaction.open_table(REPLIES)?;
-            let mine = replies.first()?.is_none_or(|(id, sealed)| {
-                let place = Place::Record(RequestId(Uuid::from_bytes(id.value())));
-                open::<Record>(seal, place, sealed.value()).is_some()
-            });
-            let mark = serde_json::to_vec(KEY).unwrap_or_default();
-            if let Some(sealed) = seal.seal(&Place::Key.bytes(), &mark).ok().filter(|_| mine) {
-                about.insert(KEY, sealed.as_slice())?;
-            }
-            mine
-        }
-    };
-    transaction.commit()?;
-    Ok(is_own)
-}
-
-/// Counts what is stored of each reply.
-fn stored(database: &database::Place, seal: &AtRest) -> Result<Quota, redb::Error> {
-    let (quota, transaction) = (Quota::default(), database.begin_read()?);
-    for entry in transaction.open_table(REPLIES)?.iter()? {
-        let (key, sealed) = entry?;
-        let id = RequestId(Uuid::from_bytes(key.value()));
-        if let Some(record) = open::<Record>(seal, Place::Record(id), sealed.value()) {
-            quota.put(id, &record.tenant, sealed.value().len());
-        }
-    }
-    for entry in transaction.open_table(PIECES)?.iter()? {
-        let (key, sealed) = entry?;
-        quota.add(RequestId(Uuid::from_bytes(key.value().0)), sealed.value().len());
-    }
-    Ok(quota)
-}
-
-/// Writes as much as a request may need, to learn whether the disk has room again.
-fn probe(transaction: &redb::WriteTransaction) -> Result<(), redb::Error> {
-    const PROBE: &str = "probe";
-    let mut about = transaction.open_table(ABOUT)?;
-    about.insert(PROBE, vec![0; 1 << 20].as_slice())?;
-    about.remove(PROBE)?;
-    Ok(())
-}
-
 /// Thread that writes.
 struct Writer {
     database: Arc<database::Place>,
@@ -468,7 +411,7 @@ impl Writer {
                             gone.push(RequestId(Uuid::from_bytes(key)));
                         }
                         if self.database.fails() {
-                            probe(&transaction)?;
+                            about::probe(&transaction)?;
                         }
                     }
                 }

@@ -61,7 +61,7 @@ mod tests {
 
     use super::{Echo, Object};
 
-    fn fields(of: Value) -> serde_json::Map<String, Value> {
+    fn fields(of: &Value) -> serde_json::Map<String, Value> {
         of.as_object().cloned().unwrap()
     }
 
@@ -69,11 +69,11 @@ mod tests {
     fn h1_the_fields_of_a_request_are_written_once_and_stand_in_their_place() {
         let echo = Echo::of(json!({ "user": "a\nb", "tools": [{ "b": 1, "a": 2 }] }));
         let mut object = Object {
-            head: fields(json!({ "id": "x", "error": null })),
+            head: fields(&json!({ "id": "x", "error": null })),
             echo: echo.clone(),
-            tail: fields(json!({ "usage": null })),
+            tail: fields(&json!({ "usage": null })),
         };
-        object.extend(fields(json!({ "usage": 7, "error": 8, "nsbridge": {} })));
+        object.extend(fields(&json!({ "usage": 7, "error": 8, "nsbridge": {} })));
         let text = concat!(
             r#"{"id":"x","error":8,"user":"a\nb","tools":[{"b":1,"a":2}],"#,
             r#""usage":7,"nsbridge":{}}"#

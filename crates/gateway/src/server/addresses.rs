@@ -54,7 +54,7 @@ impl Drop for Counted {
 fn client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() & (u128::MAX << 64)).into()),
-        address => address,
+        address @ IpAddr::V4(_) => address,
     }
 }
 

@@ -3,7 +3,12 @@
 use std::collections::HashMap;
 
 use nsbridge_client::{RequestId, Tenant};
+use nsbridge_crypto::AtRest;
+use nsbridge_protocol::Uuid;
 use parking_lot::Mutex;
+use redb::ReadableTable;
+
+use super::{PIECES, Place, REPLIES, Record, database, open};
 
 /// Maximum size of the stored replies of one tenant, in bytes, with their requests.
 const OF_TENANT: u64 = 1 << 30;
@@ -23,6 +28,27 @@ struct Sizes {
 }
 
 impl Quota {
+    /// Counts what a database has of each reply.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database cannot be read.
+    pub(super) fn of(database: &database::Place, seal: &AtRest) -> Result<Self, redb::Error> {
+        let (quota, transaction) = (Self::default(), database.begin_read()?);
+        for entry in transaction.open_table(REPLIES)?.iter()? {
+            let (key, sealed) = entry?;
+            let id = RequestId(Uuid::from_bytes(key.value()));
+            if let Some(record) = open::<Record>(seal, Place::Record(id), sealed.value()) {
+                quota.put(id, &record.tenant, sealed.value().len());
+            }
+        }
+        for entry in transaction.open_table(PIECES)?.iter()? {
+            let (key, sealed) = entry?;
+            quota.add(RequestId(Uuid::from_bytes(key.value().0)), sealed.value().len());
+        }
+        Ok(quota)
+    }
+
     /// Returns true if there is room for another reply of the tenant.
     pub(super) fn has_room(&self, tenant: &Tenant) -> bool {
         let sizes = self.0.lock();
