@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{IsTerminal as _, stderr};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -88,7 +89,8 @@ async fn whole(run: Run) -> Result<ExitCode> {
     let keys = Keyring::load(&run.keys.keyring);
     let keys = keys.with_context(|| format!("reading {}", run.keys.keyring.display()))?;
     let broker = Arc::new(AmqpBroker::new(&run.broker.url)?);
-    fs::create_dir_all(&state).with_context(|| format!("making {}", state.display()))?;
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&state);
+    made.with_context(|| format!("making {}", state.display()))?;
     let batch = BatchRun::open(&config, broker, Arc::new(keys), &run.file).await?;
     let drain = batch.drain();
     tokio::spawn(async move {

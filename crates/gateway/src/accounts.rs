@@ -3,14 +3,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{ControlFrame, ReplyHead, ReplyKind, RequestHead};
+use nsbridge_protocol::topology::MAX_TIME_TO_FINISH;
 use nsbridge_protocol::{ControlKind, RequestId};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use crate::access::{ApiKeyId, Caller, Reservation};
-use crate::error::Result;
+use crate::access::{ApiKeyId, Caller, Limiter, Reservation};
+use crate::error::{ApiError, Result};
 use crate::limits;
 use crate::metrics::Metrics;
 
@@ -21,105 +24,197 @@ const PROMPT_BYTES: u64 = 4;
 /// JSON.
 const REPLY_BYTES: u64 = 32;
 
-/// Requests whose replies have not ended, by the key of their caller.
+/// Maximum number of copies of a request: the first one and the new ones of rule C6 of the protocol.
+const MOST_COPIES: usize = 4;
+
+/// Time without a frame after which a request that was canceled, or of which a copy has ended, is
+/// taken to have ended. The gateway cannot verify a cancel.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Maximum number of accounts; of those without a running copy, the ones that expire first make room.
+const MOST_ACCOUNTS: usize = 100_000;
+
+/// Requests that have not expired, by the key of their caller.
 #[derive(Default)]
 pub(crate) struct Accounts(Mutex<HashMap<(ApiKeyId, RequestId), Account>>);
 
+/// Account of a request. It lasts until the request expires, because workers may run it until then
+/// whatever its client says.
 struct Account {
-    reservation: Reservation,
-    /// Tokens of the prompt.
-    prompt: u64,
-    /// Bytes of the reply so far.
+    limiter: Arc<Limiter>,
+    copies: Vec<Copy>,
+    /// Bytes of the reply that no settled copy has paid.
     replied: u64,
+    /// Time of the last frame, cancel or new copy.
+    heard: Instant,
+    /// True after a cancel or the end of a copy.
+    is_ending: bool,
     /// Unix time in milliseconds after which no worker runs the request.
     expires_at_ms: u64,
 }
 
+/// Copy of a request, which a worker runs as a job of its own.
+struct Copy {
+    /// Hash of its frame, whose salt no other copy has.
+    name: blake3::Hash,
+    /// Tokens of the prompt.
+    prompt: u64,
+    /// `None` for a copy that has ended.
+    reservation: Option<Reservation>,
+}
+
 impl Account {
-    fn settle(self, metrics: &Metrics) {
-        let tokens = self.prompt + self.replied.div_ceil(REPLY_BYTES);
-        self.reservation.settle(tokens);
+    fn new(caller: &Caller) -> Self {
+        let (limiter, copies, heard) = (caller.limiter.clone(), Vec::new(), Instant::now());
+        Self { limiter, copies, replied: 0, heard, is_ending: false, expires_at_ms: 0 }
+    }
+
+    fn is_running(&self) -> bool {
+        self.copies.iter().any(|copy| copy.reservation.is_some())
+    }
+
+    /// Notes a frame of the reply. A reply that goes on after its end counts as running again.
+    fn hear(&mut self, bytes: u64, name: blake3::Hash) {
+        self.heard = Instant::now();
+        self.replied += bytes;
+        if !self.is_running() {
+            let reservation = Some(self.limiter.resume());
+            // It takes the place of an ended copy, so that repeated ends make no list grow.
+            match self.copies.first_mut() {
+                Some(copy) => (copy.prompt, copy.reservation) = (0, reservation),
+                None => self.copies.push(Copy { name, prompt: 0, reservation }),
+            }
+        }
+    }
+
+    /// Settles the copy that was opened first, at the cost of the reply so far.
+    fn settle_one(&mut self, metrics: &Metrics) {
+        let open = |copy: &mut Copy| Some((copy.prompt, copy.reservation.take()?));
+        let Some((prompt, reservation)) = self.copies.iter_mut().find_map(open) else { return };
+        let tokens = prompt + std::mem::take(&mut self.replied).div_ceil(REPLY_BYTES);
+        reservation.settle(tokens);
         metrics.settled(tokens);
+    }
+
+    fn settle(&mut self, metrics: &Metrics) {
+        while self.is_running() {
+            self.settle_one(metrics);
+        }
     }
 }
 
 impl Accounts {
-    /// Opens the account of a request, with `reply` as the tokens that its reply may have. Another
-    /// copy of a request has the account of the first one.
+    /// Opens the account of a request, or of another copy of it, with `reply` as the tokens that the
+    /// reply of each copy may have. A frame that is sent again costs nothing, and returns false.
     ///
     /// # Errors
     ///
-    /// Returns an error if the caller is at a limit.
+    /// Returns an error if the caller is at a limit, or if the request has as many copies as clients
+    /// make.
     pub(crate) fn open(
         &self,
         caller: &Caller,
         head: &RequestHead,
-        bytes: usize,
+        frame: &[u8],
         reply: u64,
         metrics: &Metrics,
-    ) -> Result<()> {
-        let mut accounts = self.0.lock();
-        let name = (caller.id, head.id);
-        if accounts.contains_key(&name) {
-            return Ok(());
+    ) -> Result<bool> {
+        let (mut accounts, name) = (self.0.lock(), blake3::hash(frame));
+        let known = accounts.get(&(caller.id, head.id)).map_or(&[][..], |known| &known.copies);
+        if known.iter().any(|copy| copy.name == name) {
+            return Ok(false);
         }
-        let prompt = bytes as u64 / PROMPT_BYTES + 1;
-        let reservation = limits::reserve(caller, prompt + reply)?;
+        if known.len() >= MOST_COPIES {
+            let message = format!("a request has {MOST_COPIES} copies at most");
+            return Err(ApiError::limited(message, GRACE));
+        }
+        let prompt = frame.len() as u64 / PROMPT_BYTES + 1;
+        let reservation = Some(limits::reserve(caller, prompt + reply)?);
         metrics.reserved(prompt + reply);
-        let expires_at_ms = head.expires_at_ms;
-        accounts.insert(name, Account { reservation, prompt, replied: 0, expires_at_ms });
-        Ok(())
+        make_room(&mut accounts);
+        let account = accounts.entry((caller.id, head.id)).or_insert_with(|| Account::new(caller));
+        account.heard = Instant::now();
+        account.expires_at_ms = account.expires_at_ms.max(head.expires_at_ms);
+        account.copies.push(Copy { name, prompt, reservation });
+        Ok(true)
     }
 
-    /// Closes the account of a request that no queue took. It costs no tokens.
-    pub(crate) fn refuse(&self, caller: &Caller, request: RequestId) {
-        self.0.lock().remove(&(caller.id, request));
+    /// Closes the account of a copy that no queue took. It costs no tokens.
+    pub(crate) fn refuse(&self, caller: &Caller, request: RequestId, frame: blake3::Hash) {
+        let mut accounts = self.0.lock();
+        let Some(account) = accounts.get_mut(&(caller.id, request)) else { return };
+        account.copies.retain(|copy| copy.name != frame);
+        if account.copies.is_empty() {
+            accounts.remove(&(caller.id, request));
+        }
     }
 
-    /// Counts a frame of a reply.
+    /// Counts a frame of a reply. One whose request another replica took is counted too.
     pub(crate) fn replied(&self, caller: &Caller, frame: &[u8], metrics: &Metrics) {
         let Ok(head) = ReplyHead::parse(frame) else { return };
-        let name = (caller.id, head.request);
         let mut accounts = self.0.lock();
+        make_room(&mut accounts);
+        let account = accounts.entry((caller.id, head.request)).or_insert_with(|| Account {
+            is_ending: true,
+            expires_at_ms: now_ms().saturating_add(MAX_TIME_TO_FINISH.as_millis() as u64),
+            ..Account::new(caller)
+        });
         match head.kind {
-            ReplyKind::Data => {
-                if let Some(account) = accounts.get_mut(&name) {
-                    account.replied += frame.len() as u64;
-                }
-            }
+            ReplyKind::Data => account.hear(frame.len() as u64, blake3::hash(frame)),
+            ReplyKind::Open | ReplyKind::Heartbeat => account.hear(0, blake3::hash(frame)),
             ReplyKind::FinalOk | ReplyKind::FinalError => {
-                if let Some(account) = accounts.remove(&name) {
-                    account.settle(metrics);
-                }
+                (account.heard, account.is_ending) = (Instant::now(), true);
+                account.settle_one(metrics);
             }
-            ReplyKind::Open | ReplyKind::Heartbeat | ReplyKind::Moved => {}
+            ReplyKind::Moved => {}
         }
     }
 
-    /// Closes the account of a request that its client cancels.
-    pub(crate) fn controlled(&self, caller: &Caller, frame: &ControlFrame<'_>, metrics: &Metrics) {
+    /// Notes that a client cancels a request. Its account closes with the last frame of its reply, or
+    /// when no frame has come for a while.
+    pub(crate) fn controlled(&self, caller: &Caller, frame: &ControlFrame<'_>) {
         if frame.kind == ControlKind::Cancel
-            && let Some(account) = self.0.lock().remove(&(caller.id, frame.request))
+            && let Some(account) = self.0.lock().get_mut(&(caller.id, frame.request))
         {
-            account.settle(metrics);
+            (account.heard, account.is_ending) = (Instant::now(), true);
         }
     }
 
-    /// Closes the accounts of requests that have expired.
+    /// Settles the requests that have ended without a last frame, and closes the accounts of those
+    /// that have expired.
     pub(crate) fn sweep(&self, metrics: &Metrics) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let is_over =
-            |_: &(ApiKeyId, RequestId), account: &mut Account| account.expires_at_ms <= now;
-        let over: Vec<_> = self.0.lock().extract_if(is_over).collect();
-        over.into_iter().for_each(|(_, account)| account.settle(metrics));
+        let now = now_ms();
+        self.0.lock().retain(|_, account| {
+            let is_over = account.expires_at_ms <= now;
+            if is_over || account.is_ending && account.heard.elapsed() >= GRACE {
+                account.settle(metrics);
+            }
+            !is_over
+        });
     }
 
-    /// Returns the number of requests whose replies have not ended.
+    /// Returns the number of requests that run.
     #[cfg(test)]
-    fn len(&self) -> usize {
-        self.0.lock().len()
+    fn running(&self) -> usize {
+        self.0.lock().values().filter(|account| account.is_running()).count()
     }
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Forgets half of the accounts without a running copy if there are too many.
+fn make_room(accounts: &mut HashMap<(ApiKeyId, RequestId), Account>) {
+    if accounts.len() < MOST_ACCOUNTS {
+        return;
+    }
+    let ended = accounts.values().filter(|account| !account.is_running());
+    let mut ended: Vec<u64> = ended.map(|account| account.expires_at_ms).collect();
+    ended.sort_unstable();
+    let Some(until) = ended.get(ended.len() / 2).copied() else { return };
+    accounts.retain(|_, account| account.is_running() || account.expires_at_ms > until);
 }
 
 impl fmt::Debug for Accounts {
@@ -130,12 +225,13 @@ impl fmt::Debug for Accounts {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accounts, ControlFrame};
+    use super::{Accounts, ControlFrame, GRACE};
     use std::sync::Arc;
     use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-    use nsbridge_crypto::{Key, RequestHead, Sealed, seal_control, seal_request};
-    use nsbridge_protocol::{ControlKind, RequestId, Uuid};
+    use nsbridge_crypto::{Key, ReplySealer, RequestHead, Sealed, seal_control, seal_request};
+    use nsbridge_protocol::{AttemptNo, ControlKind, RequestId, Uuid};
+    use tokio::time::advance;
 
     use crate::access::{Access, Caller, Limiter, Limits};
     use crate::catalog::Models;
@@ -166,27 +262,76 @@ mod tests {
         seal_request(&Key::from_bytes([7; 32]), head, &[b'x'; 400]).unwrap()
     }
 
-    #[test]
-    fn a_request_reserves_its_reply_until_it_is_canceled_or_expires() {
-        let (accounts, caller) = (Accounts::default(), caller(1000));
-        let metrics = Metrics::new(&Models::default(), &RefusedFiles::default());
+    fn metrics() -> Metrics {
+        Metrics::new(&Models::default(), &RefusedFiles::default())
+    }
+
+    /// Returns a data frame of a reply.
+    fn data(sealed: &Sealed, request: &RequestHead) -> Vec<u8> {
+        let sealer = ReplySealer::start(&sealed.reply_root, request.id, AttemptNo(0), b"");
+        sealer.unwrap().0.seal_pieces(|out| out.extend([b'x'; 2048])).unwrap()
+    }
+
+    fn remaining(caller: &Caller) -> u64 {
+        let headers = caller.limiter.headers();
+        let tokens = headers.iter().find(|(name, _)| *name == "x-ratelimit-remaining-tokens");
+        tokens.unwrap().1.parse().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_reserves_its_reply_until_it_ends_or_expires() {
+        let (accounts, caller, metrics) = (Accounts::default(), caller(1000), metrics());
         let (one, other) = (head(Duration::from_secs(60)), head(Duration::ZERO));
-        let first = sealed(&one);
-        let open = |head: &RequestHead, bytes| accounts.open(&caller, head, bytes, 500, &metrics);
-        assert!(open(&one, first.frame.len()).is_ok());
-        // A second copy has the same account, and another request does not fit.
-        assert!(open(&one, first.frame.len()).is_ok() && accounts.len() == 1);
-        assert_eq!(open(&other, 400).unwrap_err().status().as_u16(), 429);
-        let cancel = seal_control(&first.reply_root, one.id, ControlKind::Cancel, b"").unwrap();
-        accounts.controlled(&caller, &ControlFrame::parse(&cancel).unwrap(), &metrics);
-        assert_eq!((accounts.len(), caller.limiter.running()), (0, 0));
-        assert!(open(&other, 400).is_ok());
+        let first = sealed(&one).frame;
+        let open =
+            |head: &RequestHead, frame: &[u8]| accounts.open(&caller, head, frame, 500, &metrics);
+        assert!(open(&one, &first).unwrap());
+        // The frame again has the same account, and another request does not fit.
+        assert!(!open(&one, &first).unwrap() && accounts.running() == 1);
+        assert_eq!(open(&other, &[0; 400]).unwrap_err().status().as_u16(), 429);
+        accounts.refuse(&caller, one.id, blake3::hash(&first));
+        assert_eq!((accounts.running(), caller.limiter.running()), (0, 0));
+        assert!(open(&other, &[0; 400]).is_ok());
         accounts.sweep(&metrics);
-        assert_eq!((accounts.len(), caller.limiter.running()), (0, 0));
-        assert!(open(&one, 400).is_ok());
+        assert_eq!((accounts.running(), caller.limiter.running()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h2_each_copy_of_a_request_is_charged_and_there_are_few() {
+        let (accounts, metrics, caller) = (Accounts::default(), metrics(), caller(1_000_000));
+        let request = head(Duration::from_secs(60));
+        let tried = (0..40).map(|_| {
+            accounts.open(&caller, &request, &sealed(&request).frame, 500, &metrics).is_ok()
+        });
+        assert_eq!(tried.filter(|taken| *taken).count(), 4);
+        assert_eq!(caller.limiter.running(), 4);
+        assert!(remaining(&caller) <= 1_000_000 - 4 * 500);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h2_a_cancel_ends_no_account_while_frames_come() {
+        let (accounts, metrics, caller) = (Accounts::default(), metrics(), caller(1000));
+        let request = head(Duration::from_secs(60));
+        let first = sealed(&request);
+        accounts.open(&caller, &request, &first.frame, 500, &metrics).unwrap();
+        let forged = seal_control(&first.reply_root, request.id, ControlKind::Cancel, b"").unwrap();
+        accounts.controlled(&caller, &ControlFrame::parse(&forged).unwrap());
+        for _ in 0..3 {
+            advance(GRACE - Duration::from_millis(1)).await;
+            accounts.replied(&caller, &data(&first, &request), &metrics);
+            accounts.sweep(&metrics);
+            assert_eq!(caller.limiter.running(), 1);
+        }
+        advance(GRACE).await;
         accounts.sweep(&metrics);
-        assert_eq!(accounts.len(), 1);
-        accounts.refuse(&caller, one.id);
-        assert_eq!((accounts.len(), caller.limiter.running()), (0, 0));
+        assert_eq!(caller.limiter.running(), 0);
+        let before = remaining(&caller);
+        // The reply goes on after all: it runs again, and its frames cost tokens.
+        accounts.replied(&caller, &data(&first, &request), &metrics);
+        assert_eq!(caller.limiter.running(), 1);
+        advance(GRACE).await;
+        accounts.sweep(&metrics);
+        assert_eq!(caller.limiter.running(), 0);
+        assert!(remaining(&caller) < before + 1000 * GRACE.as_secs() / 60, "{before}");
     }
 }

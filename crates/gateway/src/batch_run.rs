@@ -24,6 +24,7 @@ use crate::config::{Config, ConfigError};
 use crate::gateway::{Error, assemble, upkeep};
 use crate::ids;
 use crate::metrics::RefusedFiles;
+use crate::private_file::open_own;
 use crate::state::App;
 use crate::store::{Store, Unstored};
 
@@ -217,7 +218,8 @@ impl BatchRun {
         let (path, chunks) = (path.to_owned(), file.map_or(0, |file| self.archive.chunks(file)));
         let copy = move |store: &Store| -> Result<(), BatchError> {
             let part = PathBuf::from(format!("{}.part", path.display()));
-            let mut written = fs::File::create(&part).map_err(of_file(&part))?;
+            let mut written = open_own(&part).map_err(of_file(&part))?;
+            written.set_len(0).map_err(of_file(&part))?;
             if let Some(file) = file {
                 for at in 0..chunks {
                     written.write_all(&store.chunk(file, at)?).map_err(of_file(&part))?;

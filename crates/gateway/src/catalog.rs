@@ -183,7 +183,7 @@ impl Models {
     /// # Errors
     ///
     /// Returns an error if the request names no model and there is no default.
-    pub(crate) fn named(&self, fields: &mut Fields) -> Result<String> {
+    pub(crate) fn named(&self, fields: &mut Fields<'_>) -> Result<String> {
         match (fields.take("model")?, &self.default) {
             (Some(name), _) => Ok(name),
             (None, Some(default)) => Ok(default.clone()),
@@ -246,7 +246,7 @@ impl Models {
     /// Returns an error if there is no such model, or if there are several and none is named.
     pub(crate) fn judge(
         &self,
-        fields: &mut Fields,
+        fields: &mut Fields<'_>,
         caller: &Caller,
     ) -> Result<(String, ModelName, Model)> {
         let name = match fields.take("model")? {

@@ -26,16 +26,18 @@ pub(crate) async fn create(
     Extension(client): Extension<Client>,
     body: Bytes,
 ) -> Result<Response> {
-    let request = ChatRequest::parse(&body, &app.models, &caller)?;
+    let mut request = ChatRequest::parse(&body, &app.models, &caller)?;
     let ask = Ask {
         model: request.model.clone(),
-        input: request.input.clone(),
         seed: request.seed,
         tokens: request.tokens(),
+        // A stream that lasts long keeps no second copy.
+        input: std::mem::take(&mut request.input),
         background: false,
         class: Class::of(&caller, request.tier),
     };
     let (run, reader) = app.runs.start("chat", ask, &caller, &client, &body).await?;
+    drop(body);
     if request.stream {
         let events = Events::default().obfuscated(request.obfuscated);
         return Ok(stream(Stream::new(request, &run), events, reader).into_response());

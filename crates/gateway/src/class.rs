@@ -51,7 +51,7 @@ impl Tier {
     /// # Errors
     ///
     /// Returns an error if the tier is not one of OpenAI's or Anthropic's.
-    pub(crate) fn take(fields: &mut Fields) -> Result<Self> {
+    pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Self> {
         match fields.take::<String>("service_tier")?.as_deref() {
             None => Ok(Self::Unnamed),
             Some("flex") => Ok(Self::Flex),

@@ -19,7 +19,7 @@ use crate::catalog::{Model, Models, Task};
 use crate::chat::request::{common, tokens};
 use crate::class::{Class, Tier};
 use crate::error::{ApiError, Result};
-use crate::fields::Fields;
+use crate::fields::{Bound, Fields};
 use crate::runs::{Ask, Client};
 use crate::sampling::{format, replies, sampling};
 use crate::sse::{Events, stream};
@@ -27,6 +27,9 @@ use crate::state::App;
 
 /// Maximum number of prompts of a request.
 const MOST_PROMPTS: usize = 128;
+
+/// Maximum number of bytes of the other fields in the requests of all prompts.
+const MOST_COPIED: usize = 4 << 20;
 
 /// Tokens of a reply without a limit, as in OpenAI's interface.
 const DEFAULT_TOKENS: u32 = 16;
@@ -44,18 +47,10 @@ pub(crate) struct CompletionRequest {
     pub(crate) obfuscated: bool,
     pub(crate) logprobs: bool,
     pub(crate) replies: u32,
+    /// Bytes of the copies that the prompts have of the other fields.
+    copied: usize,
     tier: Tier,
     settings: Model,
-}
-
-/// Prompts of a request.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Prompts {
-    Text(String),
-    Tokens(Vec<u32>),
-    Texts(Vec<String>),
-    TokenLists(Vec<Vec<u32>>),
 }
 
 #[derive(Default, Deserialize)]
@@ -104,6 +99,15 @@ impl CompletionRequest {
         if stream && prompts.len() > 1 {
             return Err(ApiError::field("prompt", "a stream must have one prompt"));
         }
+        let shared = serde_json::to_vec(&input).map_or(0, |text| text.len());
+        let copied = (prompts.len() - 1).saturating_mul(shared);
+        if copied > MOST_COPIED {
+            let message = format!(
+                "`prompt` has {} prompts, and each has a copy of the other fields: give fewer",
+                prompts.len()
+            );
+            return Err(ApiError::field("prompt", message).coded("field_too_large"));
+        }
         let each = |prompt| match prompt {
             Prompt::Text(text) => TextInput { prompt: Some(text), ..input.clone() },
             Prompt::Tokens(ids) => TextInput { prompt_token_ids: ids, ..input.clone() },
@@ -118,9 +122,17 @@ impl CompletionRequest {
             obfuscated: options.include_obfuscation,
             logprobs: top.is_some(),
             replies: n,
+            copied,
             tier,
             settings,
         })
+    }
+
+    /// Drops the prompts, which a stream that lasts long keeps no second copy of.
+    fn forget_prompts(&mut self) {
+        for input in &mut self.inputs {
+            (input.prompt, input.prompt_token_ids) = (None, Vec::new());
+        }
     }
 
     fn ask(&self, input: &TextInput, caller: &Caller) -> Ask {
@@ -140,23 +152,35 @@ enum Prompt {
     Tokens(Vec<u32>),
 }
 
-fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>> {
+fn prompts(fields: &mut Fields<'_>) -> Result<Vec<Prompt>> {
     let refused = |message: String| ApiError::field("prompt", message);
-    let prompts = fields.value("prompt");
+    let prompts = fields.raw("prompt", Bound::TOKENS)?;
     let prompts = prompts.ok_or_else(|| refused("`prompt` is missing".to_owned()))?;
-    let prompts = serde_json::from_value::<Prompts>(prompts).map_err(|_| {
+    let prompts = parsed(prompts.get()).map_err(|_| {
         refused("`prompt` must be a text, token ids, or a list of texts or of token ids".to_owned())
     })?;
-    let prompts: Vec<Prompt> = match prompts {
-        Prompts::Text(text) => vec![Prompt::Text(text)],
-        Prompts::Tokens(ids) => vec![Prompt::Tokens(ids)],
-        Prompts::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
-        Prompts::TokenLists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
-    };
     if !(1..=MOST_PROMPTS).contains(&prompts.len()) {
         return Err(refused(format!("`prompt` must have 1 to {MOST_PROMPTS} prompts")));
     }
     Ok(prompts)
+}
+
+/// Parses prompts by the kind of the first one, because a list of a million token ids must not be
+/// tried as each kind.
+fn parsed(json: &str) -> serde_json::Result<Vec<Prompt>> {
+    let Some(list) = json.strip_prefix('[') else {
+        return Ok(vec![Prompt::Text(serde_json::from_str(json)?)]);
+    };
+    Ok(match list.trim_start().chars().next() {
+        Some('"') => {
+            serde_json::from_str::<Vec<String>>(json)?.into_iter().map(Prompt::Text).collect()
+        }
+        Some('[') => {
+            let lists = serde_json::from_str::<Vec<Vec<u32>>>(json)?;
+            lists.into_iter().map(Prompt::Tokens).collect()
+        }
+        _ => vec![Prompt::Tokens(serde_json::from_str(json)?)],
+    })
 }
 
 /// Completes prompts.
@@ -166,10 +190,13 @@ pub(crate) async fn create(
     Extension(client): Extension<Client>,
     body: Bytes,
 ) -> Result<Response> {
-    let request = CompletionRequest::parse(&body, &app.models, &caller)?;
+    let mut request = CompletionRequest::parse(&body, &app.models, &caller)?;
+    client.take(request.copied)?;
     if let ([input], true) = (request.inputs.as_slice(), request.stream) {
         let ask = request.ask(input, &caller);
         let (run, reader) = app.runs.start("completion", ask, &caller, &client, &body).await?;
+        drop(body);
+        request.forget_prompts();
         let events = Events::default().obfuscated(request.obfuscated);
         return Ok(stream(Stream::new(request, &run), events, reader).into_response());
     }
@@ -178,6 +205,8 @@ pub(crate) async fn create(
         let (ask, of) = (request.ask(input, &caller), format!("completion {index}"));
         running.push(app.runs.start(&of, ask, &caller, &client, &body).await?);
     }
+    drop(body);
+    request.forget_prompts();
     let runs: Vec<_> = running.iter().map(|(run, _)| run.clone()).collect();
     let replies = try_join_all(running.into_iter().map(|(_, reader)| reader.whole())).await?;
     let body: Value = whole(&request, &runs, &replies);

@@ -70,6 +70,10 @@ pub struct Server {
     pub max_body: usize,
     /// Maximum number of connections.
     pub max_connections: usize,
+    /// Maximum number of connections of one client, an IPv4 address or an IPv6 network of 64 bits; a
+    /// quarter of `max_connections`, and at least 16, if absent. Behind a balancer, whose addresses are
+    /// few, it is `max_connections`.
+    pub max_connections_of_address: Option<usize>,
     /// Time for the headers of a request, in seconds.
     pub header_timeout_s: u64,
     /// Time for the body of a request, in seconds.
@@ -94,6 +98,7 @@ impl Default for Server {
             sealed: false,
             max_body: 8 << 20,
             max_connections: 20_000,
+            max_connections_of_address: None,
             header_timeout_s: 10,
             body_timeout_s: 30,
             write_timeout_s: 60,

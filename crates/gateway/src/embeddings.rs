@@ -7,17 +7,36 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use nsbridge_client::{EmbeddingInput, EmbeddingPiece, Request};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::access::Caller;
 use crate::catalog::Task;
 use crate::class::{Class, Tier};
-use crate::error::Result;
-use crate::fields::Fields;
+use crate::error::{ApiError, Result};
+use crate::fields::{Bound, Fields, parse};
 use crate::limits;
 use crate::metrics::End;
 use crate::runs::Client;
 use crate::state::App;
+
+/// Input as the worker reads it.
+#[derive(Serialize)]
+struct Written<'a> {
+    input: &'a RawValue,
+    dimensions: Option<u32>,
+    encoding_format: Option<Value>,
+}
+
+impl Written<'_> {
+    /// Reads the input without building its values, of which a list of token ids has many.
+    fn read(&self) -> Result<EmbeddingInput> {
+        let written = serde_json::value::to_raw_value(self);
+        let written = written.map_err(|_| ApiError::field("input", "`input` cannot be read"))?;
+        parse("input", &written)
+    }
+}
 
 /// Makes vectors of texts.
 pub(crate) async fn create(
@@ -29,13 +48,13 @@ pub(crate) async fn create(
     let mut fields = Fields::parse(&body)?;
     let name = app.models.named(&mut fields)?;
     let (model, _) = app.models.serving(&name, &caller, Task::Embed)?;
-    let input: Value = fields.need("input")?;
+    let input = fields.raw("input", Bound::TOKENS)?;
+    let input = input.ok_or_else(|| ApiError::field("input", "`input` is missing"))?;
     let dimensions: Option<u32> = fields.take("dimensions")?;
-    let encoding = fields.value("encoding_format");
+    let encoding_format = fields.value("encoding_format")?;
     fields.ignore(&["user"]);
     fields.finish()?;
-    let asked = json!({ "input": input, "dimensions": dimensions, "encoding_format": encoding });
-    let input: EmbeddingInput = crate::fields::read("input", asked)?;
+    let input = Written { input, dimensions, encoding_format }.read()?;
     let most = (body.len() / 4) as u64;
     let reservation = limits::reserve(&caller, most)?;
     app.metrics.reserved(most);
@@ -47,7 +66,12 @@ pub(crate) async fn create(
         None => request,
     };
     let request = Class::of(&caller, Tier::Unnamed).set(request);
-    let replied = async { app.client.submit::<EmbeddingPiece>(request).await?.collect().await };
+    drop(body);
+    let replied = async {
+        let reply = app.client.submit::<EmbeddingPiece>(request).await?;
+        client.submitted();
+        reply.collect().await
+    };
     let (pieces, summary) = match replied.await {
         Ok(replied) => replied,
         Err(error) => {

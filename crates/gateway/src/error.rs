@@ -116,6 +116,13 @@ impl ApiError {
             .again(after)
     }
 
+    /// Error for a tenant whose requests have all the memory that it may have.
+    pub(crate) fn crowded() -> Self {
+        let message = "the requests of this tenant have all the memory that it may have: wait \
+                       until some have ended, or send smaller ones";
+        Self::limited(message, Duration::from_secs(2)).coded("memory_limit")
+    }
+
     /// Error for a condition that passes by itself.
     pub(crate) fn unavailable(message: impl Into<String>, after: Duration) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).again(after)
@@ -279,6 +286,13 @@ impl From<Error> for ApiError {
                 limit.as_secs()
             )),
             Error::Failed { code, message } => Self::of_worker(code, message),
+            Error::Seal(nsbridge_crypto::Error::Oversized { .. }) => {
+                let message =
+                    "the request has too much text for a frame in its sealed form: give less";
+                let error =
+                    Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message);
+                error.coded("request_too_large")
+            }
             Error::Key(_) | Error::Keyring(_) | Error::Seal(_) => {
                 tracing::error!(error = chain(&error), "a request cannot be sealed");
                 Self::internal("the gateway cannot seal the request").coded("sealing_failed")
@@ -354,6 +368,14 @@ mod tests {
         check(Error::Closed, 503, "broker_unavailable", Some("true"));
         let late = Error::Deadline { pieces: 0, hint: None };
         check(late, 504, "deadline_exceeded", Some("false"));
+        let large = nsbridge_crypto::Error::Oversized { bytes: 9 << 20, limit: 8 << 20 };
+        check(Error::Seal(large), 413, "request_too_large", None);
+        check(
+            Error::Seal(nsbridge_crypto::Error::NoRandomness),
+            500,
+            "sealing_failed",
+            Some("false"),
+        );
         check(failed(ErrorCode::Poison, ""), 500, "poison", Some("false"));
         check(failed(ErrorCode::ModelFailed, ""), 500, "model-failed", Some("false"));
         check(failed(ErrorCode::KeyScope, ""), 500, "key-scope", Some("false"));

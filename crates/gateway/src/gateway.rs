@@ -21,10 +21,10 @@ use crate::archive::Archive;
 use crate::batches;
 use crate::catalog::Models;
 use crate::config::{AccessConfig, Config, ConfigError, Keys, Server, StoreConfig};
-use crate::memory::Bodies;
+use crate::memory::Memory;
 use crate::metrics::{Metrics, RefusedFiles, ReloadedFile};
 use crate::private_file::{PrivateFile, PrivateFileError, Reload};
-use crate::routes::routes;
+use crate::routes::{internal, routes};
 use crate::runs::{Runs, Stores, Times};
 use crate::server::{PlainListener, serve};
 use crate::shared::{Shared, SharedError};
@@ -162,7 +162,7 @@ impl Gateway {
         let Self { app, config, listener, metrics, certificates, drain, .. } = self;
         let end = CancellationToken::new();
         let exporter = metrics.map(|listener| {
-            let page = app.metrics.clone().page();
+            let page = internal(app.clone());
             let end = end.clone();
             tokio::spawn(async move {
                 serve(PlainListener(listener), page, &exporter_limits(), end).await;
@@ -243,7 +243,7 @@ pub(crate) async fn assemble(
     let runs = Runs::new(client.clone(), stores, times, hash_key, exported.clone());
     let runs = Arc::new(runs);
     let started = SystemTime::now();
-    let bodies = Bodies::default();
+    let memory = Memory::default();
     let metrics = exported;
     let spans = spans(config)?;
     Ok(Arc::new(App {
@@ -254,7 +254,7 @@ pub(crate) async fn assemble(
         archive,
         sealed,
         settings,
-        bodies,
+        memory,
         metrics,
         spans,
         started,

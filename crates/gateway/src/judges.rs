@@ -44,6 +44,7 @@ impl Asked<'_> {
         at: impl Fn(usize) -> String,
     ) -> Result<(Vec<JudgeScores>, Usage)> {
         let most: u64 = inputs.iter().map(|input| bytes(input) as u64 / 4 + 1).sum();
+        self.client.take(inputs.iter().map(bytes).sum())?;
         let reservation = limits::reserve(self.caller, most)?;
         app.metrics.reserved(most);
         let judgments = inputs.into_iter().enumerate().map(|(index, input)| {

@@ -33,16 +33,20 @@ pub(crate) async fn create(
     Extension(client): Extension<Client>,
     body: Bytes,
 ) -> Result<Response> {
-    let request = MessagesRequest::parse(&body, &app.models, &caller)?;
+    let mut request = MessagesRequest::parse(&body, &app.models, &caller)?;
+    let stop = request.input.stop.clone();
     let ask = Ask {
         model: request.model.clone(),
-        input: request.input.clone(),
         seed: request.seed,
         tokens: request.tokens(),
+        // A stream that lasts long keeps no second copy.
+        input: std::mem::take(&mut request.input),
         background: false,
         class: Class::of(&caller, request.tier),
     };
     let (run, reader) = app.runs.start("message", ask, &caller, &client, &body).await?;
+    request.input.stop = stop;
+    drop(body);
     if request.stream {
         let view = MessageView::new(request, run.id);
         return Ok(stream(view, Events::default(), reader).into_response());

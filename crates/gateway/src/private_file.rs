@@ -1,11 +1,27 @@
-//! Reading of files that hold secrets: API keys and the key of a TLS certificate.
+//! Files of this user alone: API keys and the key of a TLS certificate, and what the gateway writes.
 
 use std::fs;
-use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
+
+/// Opens a file to read and write it, and creates it if it does not exist. Only this user may read it.
+///
+/// # Errors
+///
+/// Returns the error of the operating system.
+pub(crate) fn open_own(path: &Path) -> io::Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(path)?;
+    // Earlier versions left it to the umask.
+    if file.metadata()?.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
 
 /// Error of a file with secrets that cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -14,6 +14,7 @@ use axum::response::Response;
 use self::session::Session;
 use crate::access::Caller;
 use crate::error::{ApiError, Result};
+use crate::meter::Meter;
 use crate::state::App;
 use crate::wire::MOST_MESSAGE;
 
@@ -21,6 +22,7 @@ use crate::wire::MOST_MESSAGE;
 pub(crate) async fn open(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
+    Extension(meter): Extension<Meter>,
     upgrade: std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {
     let Some(sealed) = app.sealed.clone() else {
@@ -31,16 +33,18 @@ pub(crate) async fn open(
         let message = "this page is for a proxy: run `nsbridge proxy`";
         ApiError::bad_request(message).coded("upgrade_required")
     })?;
-    let busy = |_| {
-        let message = "as many proxies are connected as this gateway takes";
-        ApiError::unavailable(message, std::time::Duration::from_secs(5))
-    };
-    let place = sealed.places.clone().try_acquire_owned().map_err(busy)?;
+    let place = sealed.places.account(&caller.tenant);
+    if !place.take(1) {
+        let message = "as many proxies of this tenant are connected as this gateway takes";
+        return Err(ApiError::unavailable(message, std::time::Duration::from_secs(5)));
+    }
     let away = |_| ApiError::from(nsbridge_client::Error::Closed);
     let connection = sealed.broker.connect("nsbridge gateway relay").await.map_err(away)?;
     let upgrade = upgrade.max_message_size(MOST_MESSAGE).max_frame_size(MOST_MESSAGE);
+    let memory = app.memory.account(&caller.tenant);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        let session = Session::new(app, caller, sealed, connection);
+        meter.start(memory);
+        let session = Session::new(app, caller, sealed, connection, meter);
         session.run(socket).await;
         drop(place);
     }))

@@ -1,5 +1,6 @@
 //! `/v1/responses`: create, stream, resume, cancel, delete.
 
+pub(crate) mod echo;
 mod items;
 mod object;
 mod request;
@@ -12,10 +13,11 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use nsbridge_client::{ChatMessage, RequestId};
+use nsbridge_client::{ChatMessage, RequestId, TextInput};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use self::echo::Object;
 use self::object::{Reply, described};
 use self::request::ResponsesRequest;
 use self::view::ResponseView;
@@ -23,6 +25,8 @@ use crate::access::Caller;
 use crate::chat::reply::Message;
 use crate::class::Class;
 use crate::error::{ApiError, Result};
+use crate::extent::Extent;
+use crate::fields::Fields;
 use crate::ids;
 use crate::run::Ending;
 use crate::runs::{Ask, Client, Entry};
@@ -41,21 +45,18 @@ pub(crate) async fn create(
     body: Bytes,
 ) -> Result<Response> {
     let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
-    if let Some(previous) = request.previous.clone() {
-        let entry = find(&app, &caller, &previous)
-            .await
-            .map_err(|error| error.coded("previous_response_not_found"))?;
-        request.follow(history(&app, &caller, &entry)?);
-    }
+    follow_previous(&app, &caller, &client, &mut request).await?;
     let ask = Ask {
         model: request.model.clone(),
-        input: request.input.clone(),
         seed: request.seed,
         tokens: request.tokens(),
+        // A stream that lasts long keeps no second copy.
+        input: std::mem::take(&mut request.input),
         background: request.background,
         class: Class::of(&caller, request.tier),
     };
     let (run, reader) = app.runs.start(KIND, ask, &caller, &client, &body).await?;
+    drop(body);
     if request.stream {
         let events = Events::default().obfuscated(request.obfuscated);
         let view = ResponseView::new(request, &run);
@@ -79,12 +80,7 @@ pub(crate) async fn input_tokens(
     body: Bytes,
 ) -> Result<Json<Value>> {
     let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
-    if let Some(previous) = request.previous.clone() {
-        let entry = find(&app, &caller, &previous)
-            .await
-            .map_err(|error| error.coded("previous_response_not_found"))?;
-        request.follow(history(&app, &caller, &entry)?);
-    }
+    follow_previous(&app, &caller, &client, &mut request).await?;
     let input = without_reply(request.input);
     let model = &request.model;
     let (_, tokens) = read_prompt(&app, &caller, &client, model, input, COUNT_TOKENS).await?;
@@ -110,6 +106,7 @@ pub(crate) struct Get {
 pub(crate) async fn get(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
     Path(id): Path<String>,
     query: Result<Query<Get>, QueryRejection>,
 ) -> Result<Response> {
@@ -121,13 +118,17 @@ pub(crate) async fn get(
     };
     let Query(get) = query.map_err(refused)?;
     let entry = find(&app, &caller, &id).await?;
-    let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
+    client.take(memory(&entry))?;
+    let mut request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
+    // The run has it.
+    request.input = TextInput::default();
     if !get.stream {
         return Ok(
             Json(described(&request, &entry.run, &Reply::of(&request, &entry.run))).into_response()
         );
     }
     let (run, reader) = app.runs.read(&entry, &caller).await?;
+    client.keep(entry.record.body.len());
     let skip = get.starting_after.map_or(0, |after| after.saturating_add(1));
     let events = Events::after(skip).obfuscated(get.include_obfuscation);
     Ok(stream_until(ResponseView::new(request, &run), events, reader, app.hand_over()))
@@ -137,9 +138,11 @@ pub(crate) async fn get(
 pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
     Path(id): Path<String>,
-) -> Result<Json<Value>> {
+) -> Result<Json<Object>> {
     let entry = find(&app, &caller, &id).await?;
+    client.take(memory(&entry))?;
     let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
     if !request.background {
         return Err(ApiError::bad_request("only a response in the background can be canceled"));
@@ -168,11 +171,13 @@ pub(crate) async fn delete(
 pub(crate) async fn input_items(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
     let entry = find(&app, &caller, &id).await?;
-    let body: Value = serde_json::from_str(&entry.record.body).unwrap_or_default();
-    let items = items::shown(body.get("input"), entry.record.id);
+    client.take(memory(&entry))?;
+    let input = Fields::parse(entry.record.body.as_bytes())?.value("input")?;
+    let items = items::shown(input, entry.record.id);
     let edge = |item: Option<&Value>| item.and_then(|item| item.get("id")).cloned();
     Ok(Json(json!({
         "object": "list", "first_id": edge(items.first()), "last_id": edge(items.last()),
@@ -184,6 +189,26 @@ async fn find(app: &App, caller: &Caller, id: &str) -> Result<Arc<Entry>> {
     let entry = app.runs.find(ids::of_response(id), caller, id).await?;
     let none = || ApiError::not_found("there is no such response");
     (entry.record.kind == KIND).then_some(entry).ok_or_else(none)
+}
+
+/// Puts the messages of the conversation that a request continues before its own.
+async fn follow_previous(
+    app: &Arc<App>,
+    caller: &Caller,
+    client: &Client,
+    request: &mut ResponsesRequest,
+) -> Result<()> {
+    let Some(previous) = request.previous.clone() else { return Ok(()) };
+    let entry = find(app, caller, &previous).await;
+    let entry = entry.map_err(|error| error.coded("previous_response_not_found"))?;
+    client.take(memory(&entry))?;
+    request.follow(history(app, caller, &entry)?);
+    Ok(())
+}
+
+/// Returns the memory, in bytes, that the request of a response takes when it is parsed again.
+fn memory(entry: &Entry) -> usize {
+    Extent::of(entry.record.body.as_bytes()).memory() + entry.record.bytes()
 }
 
 /// Returns the messages of a conversation up to the end of a response, without its instructions.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -19,6 +19,7 @@ use crate::access::{Caller, Denied, is_local};
 use crate::error::{ApiError, Outcome};
 use crate::metrics::OpenStream;
 use crate::runs::Client;
+use crate::sse::streams_events;
 use crate::state::App;
 use crate::traces::{self, RequestSpan, RequestTrace};
 use crate::{
@@ -67,9 +68,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .merge(api)
         .merge(page)
         .route("/openapi.json", get(openapi::get))
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/health", get(ready))
-        .route("/readyz", get(ready))
+        .merge(health())
         .fallback(async || ApiError::not_found("there is no such page").coded("unknown_url"))
         .method_not_allowed_fallback(async || ApiError::wrong_method())
         .layer(DefaultBodyLimit::disable())
@@ -77,9 +76,27 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
+/// Returns the pages about the health of the gateway.
+fn health() -> Router<Arc<App>> {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/health", get(ready))
+        .route("/readyz", get(ready))
+}
+
+/// Returns the pages of the listener of the metrics: orchestrators ask for the health where no client
+/// of the API can take their places.
+pub(crate) fn internal(app: Arc<App>) -> Router {
+    app.metrics.clone().page().merge(health().with_state(app))
+}
+
 async fn ready(State(app): State<Arc<App>>) -> Response {
     if app.draining.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+    }
+    if app.runs.cannot_store() {
+        let message = "the store cannot be written\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     }
     "ok\n".into_response()
 }
@@ -126,6 +143,7 @@ fn client(headers: &HeaderMap) -> Client {
         idempotency_key: text("idempotency-key").map(|key| key.chars().take(255).collect()),
         retries: text("x-stainless-retry-count").is_some_and(|count| count != "0"),
         line: None,
+        memory: None,
     }
 }
 
@@ -184,11 +202,6 @@ fn named_fault(response: Response) -> Response {
         return ApiError::bad_request("the path of the request is malformed").into_response();
     }
     response
-}
-
-fn streams_events(response: &Response) -> bool {
-    let kind = response.headers().get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// Body of a response that streams events, which counts as open until it is dropped.

@@ -26,6 +26,7 @@ use crate::access::{Caller, Reservation};
 use crate::class::Class;
 use crate::error::{ApiError, Result};
 use crate::limits;
+use crate::memory::Held;
 use crate::metrics::Metrics;
 use crate::run::{Ending, Reader, Run};
 use crate::shared::Shared;
@@ -64,6 +65,34 @@ pub(crate) struct Client {
     pub(crate) retries: bool,
     /// Line of a batch that the request is; no header says so.
     pub(crate) line: Option<Line>,
+    /// Memory of the request; none for a line.
+    pub(crate) memory: Option<Arc<Held>>,
+}
+
+impl Client {
+    /// Takes memory for what is made of the request beyond its body.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the requests of the tenant have all the memory that it may have.
+    pub(crate) fn take(&self, bytes: usize) -> Result<()> {
+        let taken = self.memory.as_ref().is_none_or(|memory| memory.take(bytes));
+        if taken { Ok(()) } else { Err(ApiError::crowded()) }
+    }
+
+    /// Gives memory back, all but this number of bytes.
+    pub(crate) fn keep(&self, bytes: usize) {
+        if let Some(memory) = &self.memory {
+            memory.keep(bytes);
+        }
+    }
+
+    /// Gives back the memory of the parsed request, which is submitted.
+    pub(crate) fn submitted(&self) {
+        if let Some(memory) = &self.memory {
+            memory.submitted();
+        }
+    }
 }
 
 /// Times for which replies are computed and kept.
@@ -144,6 +173,7 @@ impl Runs {
             let reservation = self.reserve(caller, tokens)?;
             let body = body_to_keep(kind, body);
             let record = self.record(kind, ask, caller, (join, content), body)?;
+            self.admit(&record)?;
             match self.add(record, named) {
                 Ok(entry) => self.begin(&entry, reservation, client.trace).await,
                 // Another connection began it in the meantime.
@@ -154,10 +184,26 @@ impl Runs {
             }
         };
         let begun = begun.await;
-        if begun.is_err() && !named {
-            self.known.lock().refuse(join);
+        match &begun {
+            Ok(_) => client.submitted(),
+            Err(_) if !named => self.known.lock().refuse(join),
+            Err(_) => {}
         }
         begun
+    }
+
+    /// Refuses a request whose tenant has no room for it, in memory or in the store.
+    fn admit(&self, record: &Record) -> Result<()> {
+        let stores = self.store.as_ref().is_none_or(|store| store.has_room(&record.tenant));
+        if stores && self.known.lock().admits(&record.tenant, record.bytes()) {
+            return Ok(());
+        }
+        Err(ApiError::crowded())
+    }
+
+    /// Returns true if replies cannot be stored now.
+    pub(crate) fn cannot_store(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.fails())
     }
 
     /// Returns the record of a new request: under the hash of its retries and that of its content,

@@ -6,14 +6,14 @@ use nsbridge_protocol::{JsonSchema, ResponseFormat, TextInput};
 use serde_json::Value;
 
 use crate::error::{ApiError, Result};
-use crate::fields::{Fields, OneOrMany, read};
+use crate::fields::{Fields, OneOrMany, nested, read};
 
 /// Reads the parameters that OpenAI's and vLLM's interfaces share into `input`. Returns the seed.
 ///
 /// # Errors
 ///
 /// Returns an error that names the first invalid field.
-pub(crate) fn sampling(fields: &mut Fields, input: &mut TextInput) -> Result<Option<u64>> {
+pub(crate) fn sampling(fields: &mut Fields<'_>, input: &mut TextInput) -> Result<Option<u64>> {
     input.temperature = fields.take("temperature")?;
     input.top_p = fields.take("top_p")?;
     // vLLM's clients send -1 for no limit.
@@ -33,7 +33,7 @@ pub(crate) fn sampling(fields: &mut Fields, input: &mut TextInput) -> Result<Opt
     Ok(fields.take::<i64>("seed")?.map(i64::cast_unsigned))
 }
 
-fn biases(fields: &mut Fields) -> Result<BTreeMap<u32, f32>> {
+fn biases(fields: &mut Fields<'_>) -> Result<BTreeMap<u32, f32>> {
     let Some(biases) = fields.take::<BTreeMap<String, f32>>("logit_bias")? else {
         return Ok(BTreeMap::new());
     };
@@ -51,7 +51,7 @@ fn biases(fields: &mut Fields) -> Result<BTreeMap<u32, f32>> {
 /// # Errors
 ///
 /// Returns an error if it is not a number from 1 to 128.
-pub(crate) fn replies(fields: &mut Fields) -> Result<u32> {
+pub(crate) fn replies(fields: &mut Fields<'_>) -> Result<u32> {
     let n = fields.take::<u32>("n")?.unwrap_or(1);
     if (1..=128).contains(&n) {
         Ok(n)
@@ -65,12 +65,9 @@ pub(crate) fn replies(fields: &mut Fields) -> Result<u32> {
 /// # Errors
 ///
 /// Returns an error that names the first invalid field.
-pub(crate) fn format(fields: &mut Fields) -> Result<Option<ResponseFormat>> {
-    let format: Option<ResponseFormat> = match fields.value("response_format") {
-        Some(format) => Some(read("response_format", format)?),
-        None => None,
-    };
-    let Some(structured) = fields.value("structured_outputs") else { return Ok(plain(format)) };
+pub(crate) fn format(fields: &mut Fields<'_>) -> Result<Option<ResponseFormat>> {
+    let format: Option<ResponseFormat> = fields.take("response_format")?;
+    let Some(structured) = fields.value("structured_outputs")? else { return Ok(plain(format)) };
     if format.is_some() {
         return Err(ApiError::field(
             "structured_outputs",
@@ -92,12 +89,7 @@ pub(crate) fn format(fields: &mut Fields) -> Result<Option<ResponseFormat>> {
                 let choices: Vec<String> = read("structured_outputs", value)?;
                 one_of(&choices)?
             }
-            ("json", Value::String(text)) => {
-                let schema = serde_json::from_str(&text).map_err(|_| {
-                    ApiError::field("structured_outputs", "`json` must be a JSON schema")
-                })?;
-                conforming(schema)
-            }
+            ("json", Value::String(text)) => conforming(nested("structured_outputs", &text)?),
             ("json", schema) => conforming(schema),
             ("json_object", Value::Bool(true)) => ResponseFormat::JsonObject {},
             (other, _) => {

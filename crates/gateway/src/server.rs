@@ -1,5 +1,6 @@
 //! Connections: limits of number and time, TLS, and a drain that ends replies in order.
 
+mod addresses;
 mod quiet;
 
 use std::io;
@@ -21,11 +22,16 @@ use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::addresses::Addresses;
 use self::quiet::Noted;
 use crate::config::Server;
+use crate::meter::Meter;
 
 /// Maximum size of a request's headers, in bytes.
 const HEADER_BYTES: usize = 32 << 10;
+
+/// Least number of connections that a client may have without a limit of the configuration.
+const LEAST_SHARE: usize = 16;
 
 /// First bytes of an HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -59,15 +65,17 @@ impl Listener for PlainListener {
 }
 
 /// Serves connections until `drain` is canceled, and then for the grace period of the configuration.
-pub(crate) async fn serve<L: Listener>(
+pub(crate) async fn serve<L>(
     mut listener: L,
     routes: Router,
     config: &Server,
     drain: CancellationToken,
 ) where
-    L::Addr: std::fmt::Debug,
+    L: Listener<Addr = SocketAddr>,
 {
     let places = Arc::new(Semaphore::new(config.max_connections));
+    let share = (config.max_connections / 4).max(LEAST_SHARE);
+    let addresses = Addresses::new(config.max_connections_of_address.unwrap_or(share));
     let (connections, kill) = (TaskTracker::new(), CancellationToken::new());
     let write_timeout = Duration::from_secs(config.write_timeout_s);
     let header_timeout = Duration::from_secs(config.header_timeout_s);
@@ -91,27 +99,34 @@ pub(crate) async fn serve<L: Listener>(
             place = places.clone().acquire_owned() => place,
         };
         let Ok(place) = place else { break };
-        let (io, _) = tokio::select! {
+        let (io, address) = tokio::select! {
             () = drain.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let (noted, requests) = Noted::new(routes.clone());
+        let Some(counted) = addresses.count(address.ip()) else {
+            tracing::debug!("a client has as many connections as it may have");
+            continue;
+        };
+        let meter = Meter::default();
+        let (noted, requests) = Noted::new(routes.clone(), meter.clone());
         let service = TowerToHyperService::new(noted);
         let (builder, drain, kill) = (builder.clone(), drain.clone(), kill.clone());
         connections.spawn(async move {
-            let io = TokioIo::new(Box::pin(Impatient::new(io, write_timeout, header_timeout)));
+            let io =
+                TokioIo::new(Box::pin(Impatient::new(io, write_timeout, header_timeout, meter)));
             let connection = builder.serve_connection_with_upgrades(io, service);
             tokio::pin!(connection);
             let over = async {
                 tokio::select! {
-                    () = drain.cancelled() => {}
-                    () = requests.quiet(header_timeout) => {}
+                    () = drain.cancelled() => true,
+                    () = requests.clone().quiet(header_timeout) => requests.were_made(),
                 }
             };
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
-                // Requests in progress run to their end.
-                () = over => {
+                // Requests in progress run to their end. A connection that never had one gets no grace,
+                // which lasts until HTTP/2's pings are answered.
+                with_grace = over => if !with_grace { Ok(()) } else {
                     connection.as_mut().graceful_shutdown();
                     tokio::select! {
                         ended = connection.as_mut() => ended,
@@ -122,7 +137,7 @@ pub(crate) async fn serve<L: Listener>(
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended with an error");
             }
-            drop(place);
+            drop((place, counted));
         });
     }
     drop(listener);
@@ -149,11 +164,13 @@ struct Impatient<T> {
     opening: Option<Pin<Box<Sleep>>>,
     /// Number of bytes of the preface so far.
     opened: usize,
+    meter: Meter,
 }
 
 impl<T> Impatient<T> {
-    fn new(inner: T, limit: Duration, opening: Duration) -> Self {
-        Self { inner, limit, waiting: None, opening: Some(Box::pin(sleep(opening))), opened: 0 }
+    fn new(inner: T, limit: Duration, opening: Duration, meter: Meter) -> Self {
+        let opening = Some(Box::pin(sleep(opening)));
+        Self { inner, limit, waiting: None, opening, opened: 0, meter }
     }
 
     /// Ends the time limit of the opening when hyper knows the version of HTTP.
@@ -190,6 +207,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if !self.meter.read(buffer.filled().len() - before) {
+            let full = "the tenant has no memory left for the messages of its proxies";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, full)));
+        }
         match (&mut self.opening, &read) {
             (Some(opening), Poll::Pending) => {
                 ready!(opening.as_mut().poll(context));

@@ -109,6 +109,12 @@ pub(crate) trait View: Send + 'static {
     fn end(&mut self, ending: &Ending, events: &mut Events);
 }
 
+/// Returns true for a response that is a stream of events.
+pub(crate) fn streams_events(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
 /// State of a stream's body.
 struct Streaming<V> {
     view: V,

@@ -5,7 +5,6 @@ use std::time::SystemTime;
 
 use nsbridge_queue::Broker;
 use nsbridge_telemetry::Spans;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
@@ -13,9 +12,10 @@ use crate::accounts::Accounts;
 use crate::archive::Archive;
 use crate::catalog::Models;
 use crate::config::Settings;
-use crate::memory::Bodies;
+use crate::memory::Memory;
 use crate::metrics::{Metrics, RefusedFiles};
 use crate::runs::Runs;
+use crate::shares::Shares;
 
 /// State of the gateway.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct App {
     /// Relay of sealed frames; `None` if the configuration has none.
     pub(crate) sealed: Option<Arc<Sealed>>,
     pub(crate) settings: Settings,
-    pub(crate) bodies: Bodies,
+    pub(crate) memory: Memory,
     pub(crate) metrics: Metrics,
     pub(crate) spans: Spans,
     pub(crate) started: SystemTime,
@@ -44,15 +44,15 @@ pub(crate) struct Sealed {
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) accounts: Accounts,
     /// Places of sessions. Each session has a connection to the broker.
-    pub(crate) places: Arc<Semaphore>,
+    pub(crate) places: Arc<Shares>,
 }
 
 impl Sealed {
-    /// Maximum number of sessions. A proxy has two.
+    /// Maximum number of sessions; half of it for one tenant. A proxy has two.
     const SESSIONS: usize = 512;
 
     pub(crate) fn new(broker: Arc<dyn Broker>) -> Self {
-        let places = Arc::new(Semaphore::new(Self::SESSIONS));
+        let places = Shares::new(Self::SESSIONS);
         Self { broker, accounts: Accounts::default(), places }
     }
 }

@@ -3,7 +3,10 @@
 //! A thread writes to an embedded database and commits what has come since its last commit. All
 //! values are sealed under a key of the gateway, bound to their place.
 
+mod about;
+mod database;
 mod objects;
+mod quota;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,29 +18,23 @@ use std::time::{Duration, SystemTime};
 use nsbridge_client::{ModelName, RequestId, Tenant, TextInput};
 use nsbridge_crypto::{AtRest, Key};
 use nsbridge_protocol::{Fingerprint, Uuid};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::class::Class;
+use crate::extent::Extent;
 use crate::limits::{prompt_bytes, prompt_tokens};
+use crate::private_file::open_own;
 use crate::reply_end::KeptEnding;
 use crate::run::{Change, Ending, RawPiece};
 
 pub(crate) use self::objects::{CHUNK, Kind, Unstored};
-
-/// Size of the database's cache in memory, in bytes. redb's own default is 1 GiB.
-const CACHE: usize = 16 << 20;
+use self::quota::Quota;
 
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
 const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");
 const PIECES: TableDefinition<'_, ([u8; 16], u64), &[u8]> = TableDefinition::new("pieces");
-
-/// Values about the database itself.
-const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
-
-/// Name of the value that only the store's key opens.
-const KEY: &str = "key";
 
 /// Maximum number of writes that wait. Pieces beyond it are not kept, and computed again if needed.
 const WAITING: usize = 16 << 10;
@@ -89,8 +86,12 @@ impl Record {
     pub(crate) fn bytes(&self) -> usize {
         /// Record with its allocations.
         const RECORD: usize = 2048;
-        let ids = 4 * self.input.prompt_token_ids.len();
-        RECORD + self.body.len() + prompt_bytes(&self.input) + ids
+        let input = &self.input;
+        let lists = [&input.prompt_token_ids, &input.stop_token_ids, &input.bad_token_ids];
+        let ids: usize = lists.iter().map(|list| 4 * list.len()).sum();
+        let values = (&input.tools, &input.chat_template_kwargs, &input.response_format);
+        let values = serde_json::to_vec(&values).map_or(0, |text| Extent::of(&text).memory());
+        RECORD + self.body.len() + prompt_bytes(input) + ids + 16 * input.logit_bias.len() + values
     }
 }
 
@@ -130,8 +131,9 @@ enum Write {
 /// Replies on disk.
 #[derive(Debug)]
 pub(crate) struct Store {
-    database: Arc<Database>,
+    database: Arc<database::Place>,
     seal: Arc<AtRest>,
+    quota: Arc<Quota>,
     writes: SyncSender<Write>,
 }
 
@@ -173,8 +175,8 @@ impl Store {
             path: path.display().to_string(),
             cause: Box::new(cause),
         };
-        let database = Database::builder().set_cache_size(CACHE).create(path);
-        let database = database.map_err(|error| unusable(error.into()))?;
+        drop(open_own(path).map_err(|error| unusable(redb::Error::Io(error)))?);
+        let database = database::Place::of_file(path).map_err(unusable)?;
         let tables = || -> Result<(), redb::Error> {
             let transaction = database.begin_write()?;
             transaction.open_table(REPLIES)?;
@@ -186,17 +188,29 @@ impl Store {
         };
         tables().map_err(unusable)?;
         let seal = Arc::new(AtRest::new(key));
-        if !is_own(&database, &seal).map_err(unusable)? {
+        if !about::is_own(&database, &seal).map_err(unusable)? {
             return Err(StoreError::OtherKey { path: path.display().to_string() });
         }
         let database = Arc::new(database);
         let (writes, waiting) = sync_channel(WAITING);
-        let own = Writer { database: database.clone(), seal: seal.clone() };
+        let quota = Arc::new(Quota::of(&database, &seal).map_err(unusable)?);
+        let (kept, of) = (database.clone(), quota.clone());
+        let own = Writer { database: kept, seal: seal.clone(), quota: of };
         std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || own.run(&waiting))
             .map_err(StoreError::Thread)?;
-        Ok(Self { database, seal, writes })
+        Ok(Self { database, seal, quota, writes })
+    }
+
+    /// Returns true if the store cannot be written now, such as on a full disk.
+    pub(crate) fn fails(&self) -> bool {
+        self.database.fails()
+    }
+
+    /// Returns true if a tenant's replies, and those of all tenants, leave room for one more.
+    pub(crate) fn has_room(&self, tenant: &Tenant) -> bool {
+        self.quota.has_room(tenant)
     }
 
     /// Stores a request. The receiver gets a value when it is on disk, or an error if it cannot be
@@ -204,6 +218,7 @@ impl Store {
     pub(crate) fn put(&self, record: &Record) -> oneshot::Receiver<()> {
         let (done, stored) = oneshot::channel();
         if let Some(sealed) = self.seal(Place::Record(record.id), record) {
+            self.quota.put(record.id, &record.tenant, sealed.len());
             self.write(Write::Record(record.id, sealed, done));
         }
         stored
@@ -216,6 +231,7 @@ impl Store {
                 let at = *at as u64;
                 let kept = KeptPiece { json: piece.json.clone(), fingerprint: *fingerprint };
                 if let Some(sealed) = self.seal(Place::Piece(id, at), &kept) {
+                    self.quota.add(id, sealed.len());
                     self.write(Write::Piece(id, at, sealed));
                 }
             }
@@ -311,36 +327,11 @@ impl Store {
     }
 }
 
-/// Returns true if the database is sealed under this key. A new database is from now on.
-fn is_own(database: &Database, seal: &AtRest) -> Result<bool, redb::Error> {
-    let transaction = database.begin_write()?;
-    let is_own = {
-        let mut about = transaction.open_table(ABOUT)?;
-        let known = about.get(KEY)?.map(|sealed| sealed.value().to_vec());
-        if let Some(sealed) = known {
-            open::<String>(seal, Place::Key, &sealed).is_some()
-        } else {
-            // Earlier versions did not mark their databases.
-            let replies = transaction.open_table(REPLIES)?;
-            let mine = replies.first()?.is_none_or(|(id, sealed)| {
-                let place = Place::Record(RequestId(Uuid::from_bytes(id.value())));
-                open::<Record>(seal, place, sealed.value()).is_some()
-            });
-            let mark = serde_json::to_vec(KEY).unwrap_or_default();
-            if let Some(sealed) = seal.seal(&Place::Key.bytes(), &mark).ok().filter(|_| mine) {
-                about.insert(KEY, sealed.as_slice())?;
-            }
-            mine
-        }
-    };
-    transaction.commit()?;
-    Ok(is_own)
-}
-
 /// Thread that writes.
 struct Writer {
-    database: Arc<Database>,
+    database: Arc<database::Place>,
     seal: Arc<AtRest>,
+    quota: Arc<Quota>,
 }
 
 impl Writer {
@@ -349,7 +340,9 @@ impl Writer {
         while let Ok(first) = waiting.recv() {
             let batch: Vec<Write> =
                 std::iter::once(first).chain(waiting.try_iter().take(BATCH - 1)).collect();
-            match self.commit(batch) {
+            let committed = self.commit(batch);
+            self.database.wrote(committed.is_ok());
+            match committed {
                 // A caller whose channel is dropped without a value learns of the failure.
                 Ok(stored) => {
                     for done in stored {
@@ -363,7 +356,7 @@ impl Writer {
     }
 
     fn commit(&self, batch: Vec<Write>) -> Result<Vec<oneshot::Sender<()>>, redb::Error> {
-        let mut stored = Vec::new();
+        let (mut stored, mut gone) = (Vec::new(), Vec::new());
         let transaction = self.database.begin_write()?;
         {
             let mut replies = transaction.open_table(REPLIES)?;
@@ -391,6 +384,7 @@ impl Writer {
                         replies.remove(key)?;
                         endings.remove(key)?;
                         pieces.retain_in((key, 0)..=(key, u64::MAX), |_, _| false)?;
+                        gone.push(id);
                         stored.push(done);
                     }
                     Write::Sweep(keep) => {
@@ -398,12 +392,17 @@ impl Writer {
                             replies.remove(key)?;
                             endings.remove(key)?;
                             pieces.retain_in((key, 0)..=(key, u64::MAX), |_, _| false)?;
+                            gone.push(RequestId(Uuid::from_bytes(key)));
+                        }
+                        if self.database.fails() {
+                            about::probe(&transaction)?;
                         }
                     }
                 }
             }
         }
         transaction.commit()?;
+        gone.into_iter().for_each(|id| self.quota.remove(id));
         Ok(stored)
     }
 

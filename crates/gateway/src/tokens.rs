@@ -39,7 +39,7 @@ impl fmt::Debug for Chosen {
 }
 
 impl Chosen {
-    fn of(fields: &mut Fields, app: &App, caller: &Caller) -> Result<Self> {
+    fn of(fields: &mut Fields<'_>, app: &App, caller: &Caller) -> Result<Self> {
         let asked = app.models.named(fields)?;
         let (name, settings) = app.models.serving(&asked, caller, Task::Generate)?;
         Ok(Self { name, settings })
@@ -77,7 +77,7 @@ pub(crate) async fn tokenize(
 /// # Errors
 ///
 /// Returns an error that names the first invalid field.
-fn prompt(fields: &mut Fields) -> Result<TextInput> {
+fn prompt(fields: &mut Fields<'_>) -> Result<TextInput> {
     let special: Option<bool> = fields.take("add_special_tokens")?;
     let prompt: Option<String> = fields.take("prompt")?;
     let chat: Option<Vec<Value>> = fields.take("messages")?;
@@ -98,8 +98,8 @@ fn prompt(fields: &mut Fields) -> Result<TextInput> {
     Ok(input)
 }
 
-fn chat(fields: &mut Fields, chat: Vec<Value>) -> Result<TextInput> {
-    let tools = parse_tools(Shape::Chat, fields.value("tools").as_ref())?;
+fn chat(fields: &mut Fields<'_>, chat: Vec<Value>) -> Result<TextInput> {
+    let tools = parse_tools(Shape::Chat, fields.value("tools")?.as_ref())?;
     let variables: Option<Map<String, Value>> = fields.take("chat_template_kwargs")?;
     let mut input = TextInput {
         messages: messages(chat)?,
@@ -168,7 +168,9 @@ pub(crate) async fn read_prompt(
     request.trace = client.trace;
     let request = Class::of(caller, Tier::Unnamed).set(request);
     let request = request.input(input).timeout(app.settings.timeout);
-    let (pieces, summary) = app.client.submit::<TextPiece>(request).await?.collect().await?;
+    let reply = app.client.submit::<TextPiece>(request).await?;
+    client.submitted();
+    let (pieces, summary) = reply.collect().await?;
     reservation.settle(cost);
     app.metrics.settled(cost);
     let pieces = pieces.into_iter().filter(|piece| piece.prompt).collect();

@@ -1,6 +1,7 @@
 //! `nsbridge batch run`, on RabbitMQ.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -22,6 +23,11 @@ fn request(place: &Place, index: usize) -> Value {
             "model": place.model, "prompt": PROMPTS[index % 3], "max_tokens": 12, "temperature": 0
         }
     })
+}
+
+/// Returns the permissions of a file or a folder.
+fn mode(path: &str) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
 /// Writes lines as a file and returns its path.
@@ -76,6 +82,7 @@ fn a_batch_that_is_killed_and_whose_worker_is_killed_has_each_reply_once() {
         let before = ended_requests();
         stop(&place, &input, signal, || until(|| ended_requests() >= before + more));
         assert!(!Path::new(&place.path("out.jsonl")).exists());
+        assert_eq!(mode(&place.path("out.jsonl.state")), 0o700);
     }
     worker.signal("-KILL");
     let _second = place.worker();
@@ -83,6 +90,7 @@ fn a_batch_that_is_killed_and_whose_worker_is_killed_has_each_reply_once() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(&format!("{LINES} replies")), "{said}");
     let told = texts(&place.path("out.jsonl"));
+    assert_eq!(mode(&place.path("out.jsonl")), 0o600);
     let ids: Vec<_> = told.iter().map(|(id, _)| id.clone()).collect();
     assert_eq!(ids, (0..LINES).map(|index| format!("line-{index}")).collect::<Vec<_>>());
     for (index, prompt) in PROMPTS.iter().enumerate() {

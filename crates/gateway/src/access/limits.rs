@@ -156,6 +156,13 @@ impl Limiter {
         Ok(Reservation { limiter: self.clone(), reserved, settled: None })
     }
 
+    /// Counts a request that goes on after its end as running, whatever the limits are.
+    pub(crate) fn resume(self: &Arc<Self>) -> Reservation {
+        let mut state = self.state.lock();
+        state.running = state.running.saturating_add(1);
+        Reservation { limiter: self.clone(), reserved: 0, settled: None }
+    }
+
     /// Returns names and values of the response headers that tell the state of the limits, in the
     /// form of OpenAI. A limit that the key does not have has no headers.
     pub fn headers(&self) -> Vec<(&'static str, String)> {

@@ -12,26 +12,32 @@ use axum::http::{HeaderMap, Uri, header};
 /// Returns true if a request names an address of this machine, and is not that of a page of another
 /// host. A program that is no browser may leave out both headers.
 pub(crate) fn is_local(headers: &HeaderMap, uri: &Uri) -> bool {
-    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    // HTTP/2 has the host in the target of the request.
-    let host = match uri.authority() {
-        Some(authority) => is_this_machine(authority.host()),
-        None => text(header::HOST).is_none_or(|host| {
-            host.parse::<Authority>().is_ok_and(|host| is_this_machine(host.host()))
-        }),
+    // Of several headers of one name, each must be allowed.
+    let all = |name, is_allowed: fn(&str) -> bool| {
+        let mut values = headers.get_all(name).iter();
+        values.all(|value| value.to_str().is_ok_and(is_allowed))
     };
-    host && text(header::ORIGIN).is_none_or(is_allowed)
+    // HTTP/2 has the host in the target of the request.
+    let target = uri.authority().is_none_or(|authority| is_this_machine(authority.host()));
+    target && all(header::HOST, is_local_host) && all(header::ORIGIN, is_allowed)
 }
+
+fn is_local_host(host: &str) -> bool {
+    host.parse::<Authority>().is_ok_and(|host| is_this_machine(host.host()))
+}
+
+/// Schemes of documents that a browser shows and that are no programs of this machine's user, such as
+/// a file that was downloaded.
+const DOCUMENTS: [&str; 10] =
+    ["about", "blob", "content", "data", "file", "filesystem", "ftp", "view-source", "ws", "wss"];
 
 /// Returns true for the origin of a page of this machine or of a program that is no web page, such as
 /// `tauri://localhost`. A page in a sandboxed frame has the origin `null`.
 fn is_allowed(origin: &str) -> bool {
-    match origin.split_once("://") {
-        Some(("http" | "https", host)) => {
-            host.parse::<Authority>().is_ok_and(|host| is_this_machine(host.host()))
-        }
-        Some(_) => true,
-        None => false,
+    let Some((scheme, host)) = origin.split_once("://") else { return false };
+    match scheme.to_ascii_lowercase().as_str() {
+        "http" | "https" => is_local_host(host),
+        scheme => !DOCUMENTS.contains(&scheme),
     }
 }
 
@@ -86,5 +92,25 @@ mod tests {
         check(Some("localhost"), Some("http://user@evil.example"), false);
         let rebound = Uri::from_static("http://evil.example/v1/models");
         assert!(!is_local(&HeaderMap::new(), &rebound));
+        for document in ["file://", "FILE://", "content://x", "blob://localhost", "data://"] {
+            check(Some("localhost"), Some(document), false);
+        }
+    }
+
+    #[test]
+    fn l4_each_of_several_headers_must_be_allowed() {
+        let target = Uri::from_static("/v1/models");
+        for name in [header::HOST, header::ORIGIN] {
+            for (first, second) in [(true, false), (false, true), (true, true)] {
+                let mut headers = HeaderMap::new();
+                for local in [first, second] {
+                    let host = if local { "localhost" } else { "evil.example" };
+                    let scheme = if name == header::ORIGIN { "http://" } else { "" };
+                    let value = HeaderValue::from_str(&format!("{scheme}{host}")).unwrap();
+                    headers.append(&name, value);
+                }
+                assert_eq!(is_local(&headers, &target), first && second, "{name}");
+            }
+        }
     }
 }

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use crate::archive::KEPT_S;
 use crate::archive::batch::Endpoint;
 use crate::error::{ApiError, Result};
-use crate::fields::Fields;
-use crate::files::{Expiry, shortened};
+use crate::fields::{Fields, metadata};
+use crate::files::Expiry;
 
 /// Longest window: 7 days.
 const LONGEST_S: u64 = 7 * 24 * 3600;
@@ -53,8 +53,7 @@ impl CreateBatch {
                            `24h`, `30m` or `90s`, and 168 hours at most";
             ApiError::field("completion_window", message)
         })?;
-        let metadata: Option<Map<String, Value>> = fields.take("metadata")?;
-        metadata.as_ref().map_or(Ok(()), check_metadata)?;
+        let metadata = metadata(&mut fields)?;
         let expires: Option<ExpiresAfter> = fields.take("output_expires_after")?;
         let output_kept_s = match expires {
             None => KEPT_S,
@@ -81,28 +80,6 @@ fn seconds(window: &str) -> Option<u64> {
     let is_plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let number: u64 = is_plain.then(|| number.parse().ok())??;
     number.checked_mul(unit)
-}
-
-fn check_metadata(metadata: &Map<String, Value>) -> Result<()> {
-    let refused = |message: String| Err(ApiError::field("metadata", message));
-    if metadata.len() > 16 {
-        return refused("`metadata` must have 16 pairs at most".to_owned());
-    }
-    for (name, value) in metadata {
-        let Some(value) = value.as_str() else {
-            return refused(format!(
-                "`metadata`: the value of `{}` must be a text",
-                shortened(name)
-            ));
-        };
-        if name.chars().count() > 64 || value.chars().count() > 512 {
-            return refused(
-                "`metadata` must have names of 64 characters and values of 512 characters at most"
-                    .to_owned(),
-            );
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use nsbridge_client::ModelName;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::access::Caller;
@@ -31,11 +30,22 @@ pub(super) struct LineRequest {
 /// Line as it is in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
-    custom_id: Option<Value>,
-    method: Option<Value>,
-    url: Option<Value>,
+struct Written<'a> {
+    #[serde(borrow)]
+    custom_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<&'a RawValue>,
+    #[serde(borrow)]
+    url: Option<&'a RawValue>,
     body: Option<Box<RawValue>>,
+}
+
+/// Returns the text of a field; an empty one if it is no text, or longer than any that is valid.
+fn short_text(field: &RawValue) -> String {
+    /// Bytes of the longest `custom_id` with each character written as two escapes.
+    const MOST: usize = 12 * LONGEST_ID + 2;
+    let field = Some(field.get()).filter(|field| field.len() <= MOST);
+    field.and_then(|field| serde_json::from_str(field).ok()).unwrap_or_default()
 }
 
 /// Input file whose lines are all requests of its endpoint.
@@ -55,7 +65,7 @@ impl LineRequest {
     pub(super) fn parse(line: &Line, endpoint: Endpoint) -> Result<Self> {
         let too_long = || ApiError::bad_request("the line is too long").coded("line_too_long");
         let text = line.text.as_ref().ok_or_else(too_long)?;
-        let written: Written = serde_json::from_slice(text).map_err(|error| {
+        let written: Written<'_> = serde_json::from_slice(text).map_err(|error| {
             let message = match error.classify() {
                 serde_json::error::Category::Data => format!("the line is no request: {error}"),
                 _ => "the line is not valid JSON".to_owned(),
@@ -63,22 +73,22 @@ impl LineRequest {
             ApiError::bad_request(message).coded("invalid_json_line")
         })?;
         let custom_id = written.custom_id.ok_or_else(|| missing("custom_id"))?;
-        let custom_id = custom_id.as_str().unwrap_or_default();
+        let custom_id = short_text(custom_id);
         if !(1..=LONGEST_ID).contains(&custom_id.chars().count()) {
             let message = format!("`custom_id` must be a text of 1 to {LONGEST_ID} characters");
             return Err(ApiError::field("custom_id", message).coded("invalid_custom_id"));
         }
-        if written.method.ok_or_else(|| missing("method"))? != "POST" {
+        if short_text(written.method.ok_or_else(|| missing("method"))?) != "POST" {
             let message = "`method` must be `POST`";
             return Err(ApiError::field("method", message).coded("invalid_method"));
         }
-        if written.url.ok_or_else(|| missing("url"))? != endpoint.path() {
+        if short_text(written.url.ok_or_else(|| missing("url"))?) != endpoint.path() {
             let path = endpoint.path();
             let message = format!("`url` must be `{path}`, the endpoint of the batch");
             return Err(ApiError::field("url", message).coded("invalid_url"));
         }
         let body = written.body.ok_or_else(|| missing("body"))?;
-        Ok(Self { custom_id: custom_id.to_owned(), body })
+        Ok(Self { custom_id, body })
     }
 
     /// Returns name and queue of the model that is to answer.
@@ -172,5 +182,38 @@ pub(super) fn validate(
         Ok(Ok(Valid { lines: count, model: model.filter(|_| !is_mixed) }))
     } else {
         Ok(Err(errors))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Endpoint, LineRequest};
+    use crate::archive::Line;
+
+    #[track_caller]
+    fn check(field: &str, value: &str, code: Option<&str>) {
+        let mut fields = [
+            ("custom_id", r#""a""#),
+            ("method", r#""POST""#),
+            ("url", r#""/v1/completions""#),
+            ("body", "{}"),
+        ];
+        fields.iter_mut().filter(|(name, _)| *name == field).for_each(|it| it.1 = value);
+        let fields = fields.map(|(name, value)| format!("\"{name}\":{value}"));
+        let text = format!("{{{}}}", fields.join(","));
+        let line = Line { number: 1, text: Some(text.into_bytes()) };
+        let read = LineRequest::parse(&line, Endpoint::Completions);
+        assert_eq!(read.as_ref().err().map(|error| error.code()), code, "{field}");
+    }
+
+    #[test]
+    fn h1_a_line_whose_fields_are_many_values_is_refused_by_its_field() {
+        let wide = format!("[{}0]", r#"{"":0},"#.repeat(100_000));
+        check("custom_id", &wide, Some("invalid_custom_id"));
+        check("method", &wide, Some("invalid_method"));
+        check("url", &wide, Some("invalid_url"));
+        check("custom_id", &format!("\"{}\"", r"\ud83d\ude00".repeat(512)), None);
+        check("custom_id", &format!("\"{}\"", "a".repeat(513)), Some("invalid_custom_id"));
+        check("custom_id", "null", Some("missing_required_parameter"));
     }
 }

@@ -156,9 +156,9 @@ fn tidy(at: &str, fields: &mut Map<String, Value>) -> Result<()> {
 }
 
 /// Reads tools and their choice; constrains the reply if a call is required.
-fn tools(fields: &mut Fields, input: &mut TextInput, model: &Model) -> Result<ToolFormat> {
-    let tools = parse_tools(Shape::Chat, fields.value("tools").as_ref())?;
-    let choice = parse_choice(Shape::Chat, fields.value("tool_choice").as_ref(), &tools)?;
+fn tools(fields: &mut Fields<'_>, input: &mut TextInput, model: &Model) -> Result<ToolFormat> {
+    let tools = parse_tools(Shape::Chat, fields.value("tools")?.as_ref())?;
+    let choice = parse_choice(Shape::Chat, fields.value("tool_choice")?.as_ref(), &tools)?;
     let parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
     apply_tools(&tools, &choice, parallel, input, model)
 }
@@ -213,7 +213,7 @@ pub(crate) fn tokens(input: &TextInput, model: &Model) -> u64 {
 /// # Errors
 ///
 /// Returns an error if one of them has another type.
-pub(crate) fn common(fields: &mut Fields) -> Result<()> {
+pub(crate) fn common(fields: &mut Fields<'_>) -> Result<()> {
     fields.ignore(&[
         "user",
         "metadata",

@@ -92,6 +92,10 @@ fn the_image_the_compose_file_and_the_task_on_ecs_are_complete() {
         fields.map(|field| (of(&field["name"]), of(&field[value]))).collect::<Vec<_>>()
     };
     let config = checked([set("environment", "value"), set("secrets", "valueFrom")].concat());
+    // The check does not go through the door of the API's clients, which they can fill.
+    let port = format!("127.0.0.1/{};", config.server.metrics.unwrap().port());
+    let check = container["healthCheck"]["command"][3].as_str().unwrap();
+    assert!(check.contains(&port) && check.contains("GET /livez"), "{check}");
     let store = config.store.unwrap();
     assert!(store.shared.is_some() && store.key.is_some());
     // The process ends at most 10 s after its grace.

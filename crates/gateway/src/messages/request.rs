@@ -104,14 +104,14 @@ impl MessagesRequest {
     }
 
     fn read(
-        mut fields: Fields,
+        mut fields: Fields<'_>,
         most: Option<u32>,
         models: &Models,
         caller: &Caller,
     ) -> Result<Self> {
         let name = models.named(&mut fields)?;
         let (model, settings) = models.serving(&name, caller, Task::Generate)?;
-        let mut chat: Vec<ChatMessage> = system(fields.value("system"))?.into_iter().collect();
+        let mut chat: Vec<ChatMessage> = system(fields.value("system")?)?.into_iter().collect();
         messages(fields.need("messages")?, &mut chat)?;
         let mut input = TextInput { messages: chat, max_tokens: most, ..TextInput::default() };
         let seed = sampling(&mut fields, &mut input)?;

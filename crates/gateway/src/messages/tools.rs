@@ -44,7 +44,7 @@ enum Choice {
 ///
 /// Returns an error that names the first invalid tool. Tools of another type than `custom` are
 /// refused.
-pub(super) fn tools(fields: &mut Fields) -> Result<Vec<Tool>> {
+pub(super) fn tools(fields: &mut Fields<'_>) -> Result<Vec<Tool>> {
     let values: Vec<Value> = fields.take("tools")?.unwrap_or_default();
     if values.len() > MOST_TOOLS {
         let message = format!("`tools` has {} tools: give at most {MOST_TOOLS}", values.len());
@@ -101,7 +101,7 @@ fn tool(at: &str, mut value: Value) -> Result<Tool> {
 /// # Errors
 ///
 /// Returns an error if no tool satisfies the choice.
-pub(super) fn choice(fields: &mut Fields, tools: &[Tool]) -> Result<(ToolChoice, bool)> {
+pub(super) fn choice(fields: &mut Fields<'_>, tools: &[Tool]) -> Result<(ToolChoice, bool)> {
     let auto = Choice::Auto { disable_parallel_tool_use: false };
     let (choice, single) = match fields.take("tool_choice")?.unwrap_or(auto) {
         Choice::Auto { disable_parallel_tool_use: single } => (ToolChoice::Auto, single),
@@ -133,8 +133,8 @@ mod tests {
     use crate::tools::{Tool, ToolChoice};
     use serde_json::{Value, json};
 
-    fn fields(body: &Value) -> Fields {
-        Fields::parse(body.to_string().as_bytes()).unwrap()
+    fn fields(body: &Value) -> Fields<'static> {
+        Fields::parse(body.to_string().leak().as_bytes()).unwrap()
     }
 
     fn read(given: &Value) -> Result<Vec<Tool>> {

@@ -83,7 +83,7 @@ pub(super) const TOKEN_BUCKETS: [f64; 11] =
 
 /// Codes of errors that requests are counted by; any other code counts as [`OTHER`], and those of
 /// workers come in addition.
-pub(super) const CODES: [&str; 42] = [
+pub(super) const CODES: [&str; 45] = [
     "bad_reply",
     "batch_not_cancellable",
     "broker_unavailable",
@@ -93,6 +93,7 @@ pub(super) const CODES: [&str; 42] = [
     "draining",
     "duplicate_custom_id",
     "empty_file",
+    "field_too_large",
     "file_in_use",
     "foreign_origin",
     "gateway_refused",
@@ -104,6 +105,7 @@ pub(super) const CODES: [&str; 42] = [
     "invalid_request_error",
     "invalid_url",
     "line_too_long",
+    "memory_limit",
     "missing_required_parameter",
     "model_not_found",
     "no_worker",
@@ -120,6 +122,7 @@ pub(super) const CODES: [&str; 42] = [
     "store_unavailable",
     "tokens_exceed_limit",
     "too_many_batches",
+    "too_many_fields",
     "too_many_files",
     "too_many_requests",
     "too_many_uploads",

@@ -16,6 +16,7 @@ use tokio::time::{Instant, interval};
 
 use super::request::{self, check, check_control, queue};
 use crate::access::{self, Caller};
+use crate::meter::Meter;
 use crate::state::{App, Sealed};
 use crate::wire::{Answer, Command, MOST_PREFETCH, Report, decode, encode};
 
@@ -32,7 +33,17 @@ const POLICY: u16 = 1008;
 const AWAY: u16 = 1001;
 
 /// Answer to a publish, when the broker has confirmed it.
-type Confirming = Pin<Box<dyn Future<Output = (u64, Answer)> + Send>>;
+type Confirming = Pin<Box<dyn Future<Output = Confirmed> + Send>>;
+
+/// Number of a command, its answer, and the bytes of its message.
+type Confirmed = (u64, Answer, usize);
+
+/// Bytes and number of messages that the broker has not confirmed, from which on a session reads no
+/// more.
+const MOST_UNCONFIRMED: (usize, usize) = (16 << 20, 512);
+
+/// Maximum number of deliveries that a proxy returns to its queue between two ticks.
+const MOST_REQUEUED: u32 = 2 * MOST_PREFETCH as u32;
 
 /// Session of a proxy.
 pub(super) struct Session {
@@ -45,13 +56,20 @@ pub(super) struct Session {
     unsettled: HashMap<u64, Delivery>,
     confirming: FuturesUnordered<Confirming>,
     next_tag: u64,
+    meter: Meter,
+    /// Reply queue that the session has declared.
+    queue: Option<String>,
+    /// Number of deliveries that the proxy has returned since the last tick.
+    requeued: u32,
+    /// Bytes of messages that the broker has not confirmed.
+    unconfirmed: usize,
 }
 
 /// Event of a session.
 enum Event {
     Received(Option<Result<Frame, axum::Error>>),
     Delivered(Option<Delivery>),
-    Confirmed(u64, Answer),
+    Confirmed(Confirmed),
     Lost(Error),
     Tick,
     Draining,
@@ -63,6 +81,7 @@ impl Session {
         caller: Arc<Caller>,
         sealed: Arc<Sealed>,
         connection: Arc<dyn Connection>,
+        meter: Meter,
     ) -> Self {
         Self {
             app,
@@ -74,6 +93,10 @@ impl Session {
             unsettled: HashMap::new(),
             confirming: FuturesUnordered::new(),
             next_tag: 0,
+            meter,
+            queue: None,
+            requeued: 0,
+            unconfirmed: 0,
         }
     }
 
@@ -97,28 +120,39 @@ impl Session {
             }
             let sent = match event {
                 Event::Received(Some(Ok(Frame::Binary(message)))) => {
-                    match self.obey(&message).await {
+                    let obeyed = self.obey(&message).await;
+                    drop(message);
+                    self.meter.used(0);
+                    match obeyed {
                         Ok(report) => send(socket, report.as_ref(), &[]).await,
                         Err(why) => return Some((POLICY, why)),
                     }
                 }
-                Event::Received(Some(Ok(Frame::Ping(_) | Frame::Pong(_)))) => true,
+                Event::Received(Some(Ok(Frame::Ping(payload) | Frame::Pong(payload)))) => {
+                    self.meter.control(payload.len());
+                    true
+                }
                 Event::Received(Some(Ok(Frame::Text(_)))) => {
                     return Some((POLICY, "a message is text"));
                 }
                 Event::Received(_) => return None,
                 Event::Delivered(delivery) => self.deliver(socket, delivery).await,
-                Event::Confirmed(number, answer) => {
+                Event::Confirmed((number, answer, bytes)) => {
+                    self.unconfirmed -= bytes;
+                    self.meter.dropped(bytes);
                     send(socket, Some(&Report::Answered { number, answer }), &[]).await
                 }
                 Event::Lost(error) => {
                     tracing::warn!(%error, "the relay of a proxy has lost the broker");
                     return Some((AWAY, "the connection to the broker is gone"));
                 }
-                Event::Tick if heard.elapsed() > SILENCE => return None,
+                Event::Tick if heard.elapsed() > SILENCE && self.reads() => return None,
+                Event::Tick if self.meter.is_late() => {
+                    return Some((POLICY, "a message does not arrive in time"));
+                }
                 Event::Tick => match self.app.access.holder(&self.caller.id.to_string()) {
                     Ok(holder) => {
-                        self.caller = holder;
+                        (self.caller, self.requeued) = (holder, 0);
                         socket.send(Frame::Ping(Bytes::new())).await.is_ok()
                     }
                     Err(_) => return Some((POLICY, "the API key is not valid any more")),
@@ -132,6 +166,7 @@ impl Session {
     }
 
     async fn next(&mut self, socket: &mut WebSocket, tick: &mut tokio::time::Interval) -> Event {
+        let reads = self.reads();
         let Self { connection, consumer, confirming, app, .. } = self;
         let delivery = async {
             match consumer {
@@ -140,13 +175,32 @@ impl Session {
             }
         };
         tokio::select! {
-            received = socket.recv() => Event::Received(received),
+            received = socket.recv(), if reads => Event::Received(received),
             delivery = delivery => Event::Delivered(delivery),
-            Some((number, answer)) = confirming.next() => Event::Confirmed(number, answer),
+            Some(confirmed) = confirming.next() => Event::Confirmed(confirmed),
             error = connection.lost() => Event::Lost(error),
             _ = tick.tick() => Event::Tick,
             () = app.draining.cancelled() => Event::Draining,
         }
+    }
+
+    /// Returns true if the broker has confirmed enough to read the next message.
+    fn reads(&self) -> bool {
+        self.unconfirmed < MOST_UNCONFIRMED.0 && self.confirming.len() < MOST_UNCONFIRMED.1
+    }
+
+    /// Waits for a confirm beside other work. The message stays in memory until then.
+    fn confirm(
+        &mut self,
+        bytes: usize,
+        confirmed: impl Future<Output = (u64, Answer)> + Send + 'static,
+    ) {
+        self.unconfirmed += bytes;
+        self.meter.used(bytes);
+        self.confirming.push(Box::pin(async move {
+            let (number, answer) = confirmed.await;
+            (number, answer, bytes)
+        }));
     }
 
     /// Obeys a command, and returns its answer if there is one at once.
@@ -159,6 +213,9 @@ impl Session {
         Ok(match command {
             Command::Declare { number, client } => {
                 let queue = queue(&self.caller, &client).ok_or("the client has no valid number")?;
+                if self.queue.get_or_insert_with(|| queue.clone()) != &queue {
+                    return Err("a session declares one reply queue");
+                }
                 let answer = match self.connection.declare_reply_queue(&queue).await {
                     Ok(()) => Answer::Done,
                     Err(error) => answer_of(&error),
@@ -195,7 +252,10 @@ impl Session {
                 None
             }
             Command::Requeue { tag } => {
-                self.unsettled.remove(&tag);
+                self.requeued += u32::from(self.unsettled.remove(&tag).is_some());
+                if self.requeued > MOST_REQUEUED {
+                    return Err("too many deliveries return to their queue");
+                }
                 None
             }
         })
@@ -214,8 +274,8 @@ impl Session {
         let checked = check(frame, &self.caller, &self.app.models)?;
         let (head, caller) = (checked.head, self.caller.clone());
         let (app, sealed) = (self.app.clone(), self.sealed.clone());
-        let opened = sealed.accounts.open(&caller, &head, frame.len(), checked.reply, &app.metrics);
-        opened.map_err(|error| match error.status().as_u16() {
+        let opened = sealed.accounts.open(&caller, &head, frame, checked.reply, &app.metrics);
+        let is_new = opened.map_err(|error| match error.status().as_u16() {
             429 => Answer::Refused,
             _ => Answer::Rejected { reason: error.message().to_owned() },
         })?;
@@ -223,16 +283,15 @@ impl Session {
         let priority = if bulk { Priority::Bulk } else { Priority::Interactive };
         let queue = request_queue(&head.model, priority);
         let message = request::message(frame, &head, reply_to, epoch, trace);
-        let id = head.id;
+        let (id, name) = (head.id, blake3::hash(frame));
         let confirmed = self.publish("", &queue, message).await;
-        self.confirming.push(Box::pin(async move {
+        self.confirm(frame.len(), async move {
             let answer = confirmed.await;
-            // The first copy of a request is in a queue even if a later one is not.
-            if epoch == 0 && matches!(answer, Answer::Returned | Answer::Refused) {
-                sealed.accounts.refuse(&caller, id);
+            if is_new && matches!(answer, Answer::Returned | Answer::Refused) {
+                sealed.accounts.refuse(&caller, id, name);
             }
             (number, answer)
-        }));
+        });
         Ok(())
     }
 
@@ -244,10 +303,10 @@ impl Session {
         before: Option<nsbridge_protocol::TraceParent>,
     ) -> Result<(), Answer> {
         let frame = check_control(bytes, key, &self.caller, &self.app.models)?;
-        self.sealed.accounts.controlled(&self.caller, &frame, &self.app.metrics);
+        self.sealed.accounts.controlled(&self.caller, &frame);
         let message = request::control(&frame, bytes, before);
         let confirmed = self.publish(CONTROL_EXCHANGE, key, message).await;
-        self.confirming.push(Box::pin(async move { (number, confirmed.await) }));
+        self.confirm(bytes.len(), async move { (number, confirmed.await) });
         Ok(())
     }
 
@@ -285,7 +344,7 @@ impl Session {
     /// Passes a delivery on; the end of the subscription if there is none. Returns false if the proxy
     /// is gone.
     async fn deliver(&mut self, socket: &mut WebSocket, delivery: Option<Delivery>) -> bool {
-        let Some(delivery) = delivery else {
+        let Some(mut delivery) = delivery else {
             self.consumer = None;
             self.unsettled.clear();
             return send(socket, Some(&Report::Ended), &[]).await;
@@ -300,6 +359,8 @@ impl Session {
         let (redelivered, reply_to) = (delivery.redelivered, properties.reply_to.clone());
         let report = Report::Delivered { tag, redelivered, reply_to, span };
         let sent = send(socket, Some(&report), body).await;
+        // The broker has it until it is acknowledged.
+        delivery.message.body = Vec::new();
         self.unsettled.insert(tag, delivery);
         sent
     }

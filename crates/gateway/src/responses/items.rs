@@ -161,14 +161,14 @@ pub(super) fn of_reply(message: Message, id: RequestId) -> ChatMessage {
 }
 
 /// Returns the items of an input with ids, as `input_items` lists them.
-pub(super) fn shown(input: Option<&Value>, id: RequestId) -> Vec<Value> {
+pub(super) fn shown(input: Option<Value>, id: RequestId) -> Vec<Value> {
     let of_text = |text: &str| {
         json!({ "type": "message", "role": "user", "status": "completed",
                 "content": [{ "type": "input_text", "text": text }] })
     };
     let items = match input {
-        Some(Value::String(text)) => vec![of_text(text)],
-        Some(Value::Array(items)) => items.clone(),
+        Some(Value::String(text)) => vec![of_text(&text)],
+        Some(Value::Array(items)) => items,
         _ => Vec::new(),
     };
     let with_id = |(index, mut item): (usize, Value)| {

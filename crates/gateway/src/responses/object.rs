@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use nsbridge_client::{FinishReason, Summary, TextPiece, Usage};
 use serde_json::{Map, Value, json};
 
+use super::echo::Object;
 use super::request::ResponsesRequest;
 use crate::chat::reply::token_json;
 use crate::ids;
@@ -218,12 +219,12 @@ impl Reply {
 }
 
 /// Returns the object of a response that has just begun.
-pub(super) fn created(request: &ResponsesRequest, run: &Run, status: &str) -> Value {
-    body(request, run, status, Vec::new(), &json!({ "nsbridge": { "seed": run.seed } }))
+pub(super) fn created(request: &ResponsesRequest, run: &Run, status: &str) -> Object {
+    body(request, run, status, Vec::new(), json!({ "nsbridge": { "seed": run.seed } }))
 }
 
 /// Returns the object of a response.
-pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Value {
+pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Object {
     let usage = |summary: &Summary| usage(&summary.usage, reply.output.reasoning_tokens);
     let (status, mut more) = match &reply.ending {
         None if reply.begun => ("in_progress", json!({})),
@@ -244,7 +245,7 @@ pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Val
     };
     more["nsbridge"] = extension(run, reply.ending.as_ref());
     let open = if status == "in_progress" { "in_progress" } else { "incomplete" };
-    body(request, run, status, reply.output.items(open), &more)
+    body(request, run, status, reply.output.items(open), more)
 }
 
 /// Returns the reason why a reply with this end is incomplete; `None` for a complete one.
@@ -261,21 +262,22 @@ fn body(
     run: &Run,
     status: &str,
     output: Vec<Value>,
-    more: &Value,
-) -> Value {
-    let mut body = Map::new();
-    body.insert("id".into(), super::id(run.id).into());
-    body.insert("object".into(), "response".into());
-    body.insert("created_at".into(), ids::seconds(run.created_at).into());
-    body.insert("status".into(), status.into());
-    body.insert("error".into(), Value::Null);
-    body.insert("incomplete_details".into(), Value::Null);
-    body.extend(request.echo.clone());
-    body.insert("service_tier".into(), run.class.tier().into());
-    body.insert("output".into(), output.into());
-    body.insert("usage".into(), Value::Null);
-    body.extend(more.as_object().cloned().unwrap_or_default());
-    Value::Object(body)
+    mut more: Value,
+) -> Object {
+    let mut head = Map::new();
+    head.insert("id".into(), super::id(run.id).into());
+    head.insert("object".into(), "response".into());
+    head.insert("created_at".into(), ids::seconds(run.created_at).into());
+    head.insert("status".into(), status.into());
+    head.insert("error".into(), Value::Null);
+    head.insert("incomplete_details".into(), Value::Null);
+    let mut tail = Map::new();
+    tail.insert("service_tier".into(), run.class.tier().into());
+    tail.insert("output".into(), output.into());
+    tail.insert("usage".into(), Value::Null);
+    let mut body = Object { head, echo: request.echo.clone(), tail };
+    body.extend(more.as_object_mut().map(std::mem::take).unwrap_or_default());
+    body
 }
 
 /// Returns the fields of a response that OpenAI's interface lacks and that its last event has. They
@@ -294,13 +296,14 @@ fn extension(run: &Run, ending: Option<&Ending>) -> Value {
 }
 
 /// Returns the object of a response, with what this gateway knows of its workers.
-pub(super) fn described(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Value {
+pub(super) fn described(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Object {
     let mut response = shown(request, run, reply);
-    let fields = &mut response["nsbridge"];
+    let mut fields = extension(run, reply.ending.as_ref());
     fields["system_fingerprint"] = run.revision().map(|it| it.as_str().to_owned()).into();
     fields["worker_fingerprint"] = run.pieces().1.map(|print| print.to_string()).into();
     fields["attempts"] = run.attempts().into();
     fields["continued"] = run.continued.into();
+    response.tail.insert("nsbridge".into(), fields);
     response
 }
 

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 
 use nsbridge_client::{ChatMessage, JsonSchema, ModelName, ResponseFormat, TextInput};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::echo::Echo;
 use super::items;
 use crate::access::Caller;
 use crate::catalog::{Model, Models, Task};
 use crate::chat::request::{apply_tools, tokens};
 use crate::class::Tier;
 use crate::error::{ApiError, Result};
-use crate::fields::Fields;
+use crate::fields::{Fields, metadata};
 use crate::output::{OutputParser, ToolFormat};
 use crate::sampling::sampling;
 use crate::tools::{Shape, parse_choice, parse_tools};
@@ -43,7 +44,7 @@ pub(crate) struct ResponsesRequest {
     /// True if the first message has the instructions.
     pub(crate) has_instructions: bool,
     /// Fields of the response that repeat those of the request.
-    pub(crate) echo: Map<String, Value>,
+    pub(crate) echo: Echo,
     /// Namespaces of functions by the names that the worker sees.
     pub(crate) namespaces: HashMap<String, String>,
     settings: Model,
@@ -98,7 +99,7 @@ impl ResponsesRequest {
         let mut fields = Fields::parse(body)?;
         let name = models.named(&mut fields)?;
         let (model, settings) = models.serving(&name, caller, Task::Generate)?;
-        let given = fields.value("input").unwrap_or_default();
+        let given = fields.value("input")?.unwrap_or_default();
         let instructions: Option<String> = fields.take("instructions")?;
         let mut messages: Vec<ChatMessage> = Vec::new();
         messages.extend(instructions.as_ref().map(|text| ChatMessage::new("system", text)));
@@ -124,16 +125,16 @@ impl ResponsesRequest {
         input.logprobs =
             input.top_logprobs.is_some() || include.iter().any(|include| include == INCLUDE[0]);
         input.return_token_texts = input.logprobs;
-        let text = fields.value("text");
+        let text = fields.value("text")?;
         input.response_format = format(text.clone())?;
-        let reasoning = fields.value("reasoning");
+        let reasoning = fields.value("reasoning")?;
         let effort: Reasoning = reasoning
             .clone()
             .map(|value| crate::fields::read("reasoning", value))
             .transpose()?
             .unwrap_or_default();
         input.reasoning_effort = effort.effort;
-        let (tools, choice) = (fields.value("tools"), fields.value("tool_choice"));
+        let (tools, choice) = (fields.value("tools")?, fields.value("tool_choice")?);
         let parsed = parse_tools(Shape::Responses, tools.as_ref())?;
         let chosen = parse_choice(Shape::Responses, choice.as_ref(), &parsed)?;
         let parallel = fields.take::<bool>("parallel_tool_calls")?.unwrap_or(true);
@@ -154,27 +155,27 @@ impl ResponsesRequest {
                 "`truncation` must be `disabled`: a prompt is never cut",
             ));
         }
-        let mut echo = json!({
+        let max_tool_calls: Option<u64> = fields.take("max_tool_calls")?;
+        let metadata = metadata(&mut fields)?.unwrap_or_default();
+        let echo = Echo::of(json!({
             "background": background, "instructions": instructions, "model": name,
-            "max_output_tokens": input.max_tokens, "max_tool_calls": fields.value("max_tool_calls"),
+            "max_output_tokens": input.max_tokens, "max_tool_calls": max_tool_calls,
             "parallel_tool_calls": parallel, "previous_response_id": previous,
             "reasoning": reasoning.unwrap_or(json!({ "effort": null, "summary": null })),
             "store": store.unwrap_or_default(),
             "temperature": input.temperature, "text": shown_text(text),
             "tool_choice": choice.unwrap_or("auto".into()), "tools": tools.unwrap_or(json!([])),
             "top_logprobs": input.top_logprobs.unwrap_or_default(), "top_p": input.top_p,
-            "truncation": "disabled", "user": fields.value("user"),
-            "metadata": fields.value("metadata").unwrap_or(json!({})),
-            "safety_identifier": fields.value("safety_identifier"),
-            "prompt_cache_key": fields.value("prompt_cache_key")
-        });
+            "truncation": "disabled", "user": fields.label("user")?,
+            "metadata": metadata, "safety_identifier": fields.label("safety_identifier")?,
+            "prompt_cache_key": fields.label("prompt_cache_key")?
+        }));
         fields.ignore(&["prompt_cache_retention", "prompt_cache_options", "client_metadata"]);
         fields.only("conversation", &Value::Null)?;
         fields.only("prompt", &Value::Null)?;
         fields.only("moderation", &Value::Null)?;
         fields.only("context_management", &Value::Null)?;
         fields.finish()?;
-        let echo = echo.as_object_mut().map(std::mem::take).unwrap_or_default();
         Ok(Self {
             model,
             stream,

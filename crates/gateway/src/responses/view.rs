@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use nsbridge_client::TextPiece;
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::echo::Object;
 use super::object::{Item, Kind, Output, Reply, Step, created, incomplete, shown};
 use super::request::ResponsesRequest;
 use crate::run::{Ending, Run};
@@ -30,9 +32,9 @@ impl View for ResponseView {
     fn begin(&mut self, events: &mut Events) {
         let status = if self.request.background { "queued" } else { "in_progress" };
         let response = created(&self.request, &self.run, status);
-        send(events, "response.created", json!({ "response": response }));
+        tell_state(events, "response.created", &response);
         let response = created(&self.request, &self.run, "in_progress");
-        send(events, "response.in_progress", json!({ "response": response }));
+        tell_state(events, "response.in_progress", &response);
     }
 
     fn piece(&mut self, piece: &TextPiece, events: &mut Events) {
@@ -60,8 +62,22 @@ impl View for ResponseView {
         };
         let reply = Reply::ended(output, ending.clone());
         let response = shown(&self.request, &self.run, &reply);
-        send(events, name, json!({ "response": response }));
+        tell_state(events, name, &response);
     }
+}
+
+/// Event that has the whole response.
+#[derive(Serialize)]
+struct State<'a> {
+    response: &'a Object,
+    r#type: &'a str,
+    sequence_number: u64,
+}
+
+/// Adds an event that has the whole response.
+fn tell_state(events: &mut Events, kind: &str, response: &Object) {
+    let sequence_number = events.next();
+    events.named(kind, &State { response, r#type: kind, sequence_number });
 }
 
 /// Adds an event with its type and its number.

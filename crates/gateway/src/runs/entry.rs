@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nsbridge_protocol::{Fingerprint, RequestId};
+use nsbridge_protocol::{Fingerprint, RequestId, Tenant};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -23,6 +23,8 @@ pub(super) struct Known {
     refused: HashMap<[u8; 32], (u32, Instant)>,
     /// Bytes of the requests that were added since the last sweep.
     pub(super) added: usize,
+    /// Bytes of the requests by tenant.
+    tenants: HashMap<Tenant, usize>,
     /// Replies to lines of batches, by the name of the line.
     pub(super) lines: HashMap<String, HashSet<RequestId>>,
 }
@@ -31,6 +33,8 @@ pub(super) struct Known {
 pub(crate) struct Entry {
     pub(crate) run: Arc<Run>,
     pub(crate) record: Record,
+    /// Size of the record in memory, in bytes.
+    pub(super) bytes: usize,
     /// True if another replica has it, and this one only knows what is shared of it.
     pub(super) elsewhere: bool,
     /// Name of the replica that received the request, if it is another one.
@@ -43,6 +47,9 @@ pub(crate) struct Entry {
     pub(super) marked: Mutex<Option<Fingerprint>>,
 }
 
+/// Maximum size of one tenant's requests in memory, in bytes. Those in progress keep their places.
+const MOST_OF_TENANT: usize = 128 << 20;
+
 /// Bytes of new requests after which the size is looked at before the next sweep.
 const LOOK: usize = 64 << 20;
 
@@ -53,9 +60,11 @@ impl Known {
     /// Adds an entry. It replaces the one of its id.
     pub(super) fn insert(&mut self, entry: &Arc<Entry>) {
         let id = entry.record.id;
-        self.added += entry.record.bytes();
-        if self.entries.insert(id, entry.clone()).is_none() {
-            self.joins.entry(entry.record.join).or_default().push_back(id);
+        self.added += entry.bytes;
+        *self.tenants.entry(entry.record.tenant.clone()).or_default() += entry.bytes;
+        match self.entries.insert(id, entry.clone()) {
+            Some(before) => self.give_back(&before),
+            None => self.joins.entry(entry.record.join).or_default().push_back(id),
         }
     }
 
@@ -64,9 +73,41 @@ impl Known {
         self.added >= LOOK
     }
 
+    fn give_back(&mut self, entry: &Entry) {
+        let Some(bytes) = self.tenants.get_mut(&entry.record.tenant) else { return };
+        *bytes = bytes.saturating_sub(entry.bytes);
+        if *bytes == 0 {
+            self.tenants.remove(&entry.record.tenant);
+        }
+    }
+
+    /// Makes room for a request of a tenant: its replies that ended first are forgotten. Returns false
+    /// if those in progress leave none.
+    pub(super) fn admits(&mut self, tenant: &Tenant, bytes: usize) -> bool {
+        let own = self.tenants.get(tenant).copied().unwrap_or_default();
+        let mut over = (own + bytes).saturating_sub(MOST_OF_TENANT);
+        if over == 0 {
+            return true;
+        }
+        let ended = |entry: &Arc<Entry>| Some(((*entry.ended.lock())?, entry.clone()));
+        let own = self.entries.values().filter(|entry| entry.record.tenant == *tenant);
+        let mut ended: Vec<_> = own.filter_map(ended).collect();
+        ended.sort_by_key(|(at, _)| *at);
+        for (_, entry) in ended {
+            if over == 0 {
+                break;
+            }
+            over = over.saturating_sub(entry.bytes);
+            self.remove(&entry);
+        }
+        over == 0
+    }
+
     /// Forgets an entry.
     pub(super) fn remove(&mut self, entry: &Entry) {
-        self.entries.remove(&entry.record.id);
+        if let Some(known) = self.entries.remove(&entry.record.id) {
+            self.give_back(&known);
+        }
         if let Some(ids) = self.joins.get_mut(&entry.record.join) {
             // The oldest goes first, so its place is near the front.
             if let Some(place) = ids.iter().position(|id| *id == entry.record.id) {
@@ -113,12 +154,13 @@ impl Known {
 
 impl Entry {
     pub(super) fn new(record: Record, elsewhere: bool) -> Arc<Self> {
+        let bytes = record.bytes();
         let Record { id, created_at, background, class, .. } = record;
         let run = Run::new(id, created_at, background, class);
         let run = Arc::new(run.seeded(record.seed, record.clients));
         let (ended, marked, owner) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
         let removed = AtomicBool::new(false);
-        Arc::new(Self { run, record, elsewhere, owner, removed, ended, marked })
+        Arc::new(Self { run, record, bytes, elsewhere, owner, removed, ended, marked })
     }
 
     /// Returns an entry with what was stored of it.
@@ -158,5 +200,47 @@ impl fmt::Debug for Entry {
     /// Omits the request.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry").field("run", &self.run).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, SystemTime};
+
+    use nsbridge_protocol::RequestId;
+    use tokio::time::{Instant, advance};
+
+    use super::{Entry, Known, MOST_OF_TENANT};
+    use crate::store::tests::record;
+
+    #[tokio::test(start_paused = true)]
+    async fn m4_a_tenants_requests_in_memory_are_bounded_and_its_ended_ones_make_room() {
+        let mut known = Known::default();
+        let part = MOST_OF_TENANT / 8;
+        let new = |id: u128| {
+            let body = "x".repeat(part - 4096);
+            Entry::new(super::Record { body, ..record(id, SystemTime::now()) }, false)
+        };
+        let entries: Vec<Arc<Entry>> = (0..8).map(new).collect();
+        let tenant = entries[0].record.tenant.clone();
+        for entry in &entries {
+            assert!(known.admits(&tenant, entry.bytes));
+            known.insert(entry);
+        }
+        assert!(!known.admits(&tenant, part) && known.entries.len() == 8);
+        assert!(known.admits(&"other".parse().unwrap(), part));
+        for at in [5, 2] {
+            *entries[at].ended.lock() = Some(Instant::now());
+            advance(Duration::from_secs(1)).await;
+        }
+        // The one that ended first goes first.
+        assert!(known.admits(&tenant, part));
+        let has = |known: &Known, at: usize| {
+            known.entries.contains_key(&RequestId(entries[at].record.id.0))
+        };
+        assert!(!has(&known, 5) && has(&known, 2));
+        entries.iter().for_each(|entry| known.remove(entry));
+        assert!(known.tenants.is_empty());
     }
 }

@@ -68,6 +68,7 @@ impl Runs {
         let record = self.record(kind, ask, caller, (derived.join, content), String::new())?;
         let expires_at = line.until.min(record.expires_at);
         let record = Record { id: derived.id, expires_at, of_batch: true, ..record };
+        self.admit(&record)?;
         let (Ok(entry) | Err(entry)) = self.add(record, false);
         self.begin(&entry, reservation, client.trace).await
     }

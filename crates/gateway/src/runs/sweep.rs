@@ -66,7 +66,7 @@ impl Runs {
         known.added = 0;
         let (mut bytes, mut ended) = (0, Vec::new());
         for entry in known.entries.values() {
-            let size = entry.record.bytes() + entry.run.bytes();
+            let size = entry.bytes + entry.run.bytes();
             bytes += size;
             if let Some(at) = *entry.ended.lock() {
                 ended.push((at, size, entry.clone()));

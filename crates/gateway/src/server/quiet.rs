@@ -10,6 +10,8 @@ use axum::http::Request;
 use tokio::time::{Instant, sleep_until};
 use tower_service::Service;
 
+use crate::meter::Meter;
+
 /// Time without a new request after which a connection that has had one is closed.
 const IDLE: Duration = Duration::from_secs(120);
 
@@ -18,6 +20,7 @@ const IDLE: Duration = Duration::from_secs(120);
 pub(super) struct Noted {
     routes: Router,
     requests: Requests,
+    meter: Meter,
 }
 
 /// Time of the last request of a connection.
@@ -29,9 +32,9 @@ pub(super) struct Requests {
 }
 
 impl Noted {
-    pub(super) fn new(routes: Router) -> (Self, Requests) {
+    pub(super) fn new(routes: Router, meter: Meter) -> (Self, Requests) {
         let requests = Requests { began: Instant::now(), last: Arc::default() };
-        (Self { routes, requests: requests.clone() }, requests)
+        (Self { routes, requests: requests.clone(), meter }, requests)
     }
 }
 
@@ -52,6 +55,11 @@ impl Requests {
         }
     }
 
+    /// Returns true if the connection has had a request.
+    pub(super) fn were_made(&self) -> bool {
+        self.last.load(Ordering::Relaxed) > 0
+    }
+
     fn note(&self) {
         let millis = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.last.store(millis + 1, Ordering::Relaxed);
@@ -70,8 +78,9 @@ where
         self.routes.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         self.requests.note();
+        request.extensions_mut().insert(self.meter.clone());
         self.routes.call(request)
     }
 }
@@ -83,16 +92,16 @@ mod tests {
     use axum::Router;
     use tokio::time::{Instant, advance};
 
-    use super::{IDLE, Noted};
+    use super::{IDLE, Meter, Noted};
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_quiet_long_after_its_last_request() {
         let second = Duration::from_secs(1);
-        let (_, requests) = Noted::new(Router::new());
+        let (_, requests) = Noted::new(Router::new(), Meter::default());
         let began = Instant::now();
         requests.clone().quiet(10 * second).await;
         assert_eq!(began.elapsed().as_secs(), 10);
-        let (_, requests) = Noted::new(Router::new());
+        let (_, requests) = Noted::new(Router::new(), Meter::default());
         let began = Instant::now();
         advance(5 * second).await;
         requests.note();

@@ -3,7 +3,7 @@
 //! All functions block: callers run them off the threads of the runtime.
 
 use nsbridge_protocol::Uuid;
-use redb::{ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadableTable, TableDefinition, WriteTransaction};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use nsbridge_client::{Summary, TextInput};
 use nsbridge_crypto::Key;
 use nsbridge_protocol::{Fingerprint, Finish, RequestId, Uuid};
-use redb::{ReadableDatabase, ReadableTableMetadata};
+use redb::ReadableTableMetadata;
 use tempfile::TempDir;
 
 use super::{CHUNK, Kind, Record, Store, StoreError};
@@ -238,4 +238,22 @@ fn a_file_takes_less_than_twice_its_size_on_disk() {
     let taken = dir.path().join("s.redb").metadata().unwrap().len();
     let size = CHUNKS * CHUNK as u64;
     assert!(taken < 2 * size, "{taken} bytes for {size}");
+}
+
+#[test]
+fn l6_only_the_gateways_user_reads_its_store() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |dir: &TempDir| {
+        let status = dir.path().join("s.redb").metadata().unwrap();
+        status.permissions().mode() & 0o777
+    };
+    let [new, old] = [(); 2].map(|()| TempDir::new().unwrap());
+    let _store = open(&new, 1);
+    assert_eq!(mode(&new), 0o600);
+    // An earlier version left it to the umask.
+    let path = old.path().join("s.redb");
+    std::fs::write(&path, "").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let _store = open(&old, 1);
+    assert_eq!(mode(&old), 0o600);
 }

@@ -1,15 +1,17 @@
 //! Listener for TLS connections, for `axum::serve`.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::serve::Listener;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -22,15 +24,27 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Listener that yields connections whose TLS handshake is done.
 ///
 /// Each handshake is a task of its own, so a slow client holds up no other. While the maximum
-/// number of handshakes is under way, new connections wait in the kernel's backlog. Handshakes that
-/// are under way are aborted when the listener is dropped.
+/// number of handshakes is under way, the oldest one whose client has sent nothing is aborted; if there
+/// is none, new connections wait in the kernel's backlog. Handshakes that are under way are aborted when
+/// the listener is dropped.
 pub(crate) struct TlsListener {
     tcp: TcpListener,
     acceptor: TlsAcceptor,
     timeout: Duration,
     most: usize,
     handshakes: JoinSet<Option<Connection>>,
+    /// Handshakes under way whose clients may be silent, the oldest first.
+    waiting: VecDeque<Waiting>,
     resume: Option<Instant>,
+    /// Connection that was accepted and waits for room.
+    next: Option<(TcpStream, SocketAddr)>,
+}
+
+/// Handshake under way.
+struct Waiting {
+    task: AbortHandle,
+    /// True if the client has sent a byte.
+    has_begun: Arc<AtomicBool>,
 }
 
 type Connection = (TlsStream<TcpStream>, SocketAddr);
@@ -49,12 +63,31 @@ impl TlsListener {
         most: usize,
     ) -> Self {
         let (acceptor, handshakes) = (TlsAcceptor::from(config), JoinSet::new());
-        Self { tcp, acceptor, timeout, most: most.max(1), handshakes, resume: None }
+        let (waiting, most) = (VecDeque::new(), most.max(1));
+        Self { tcp, acceptor, timeout, most, handshakes, waiting, resume: None, next: None }
     }
 
     fn begin(&mut self, tcp: TcpStream, address: SocketAddr) {
-        let handshake = handshake(self.acceptor.clone(), tcp, self.timeout);
-        self.handshakes.spawn(async move { handshake.await.map(|stream| (stream, address)) });
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let handshake = handshake(self.acceptor.clone(), tcp, self.timeout, has_begun.clone());
+        let handshake = async move { handshake.await.map(|stream| (stream, address)) };
+        let task = self.handshakes.spawn(handshake);
+        while self.waiting.front().is_some_and(|oldest| oldest.task.is_finished()) {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(Waiting { task, has_begun });
+    }
+
+    /// Returns true if there is room for another handshake: the oldest one whose client has sent nothing
+    /// is aborted if need be.
+    fn makes_room(&mut self) -> bool {
+        if self.handshakes.len() < self.most {
+            return true;
+        }
+        let silent = |it: &Waiting| !it.has_begun.load(Ordering::Relaxed) && !it.task.is_finished();
+        let oldest = self.waiting.iter().position(silent);
+        let oldest = oldest.and_then(|at| self.waiting.remove(at));
+        oldest.as_ref().inspect(|oldest| oldest.task.abort()).is_some()
     }
 
     fn pause_after(&mut self, error: &io::Error) {
@@ -78,7 +111,13 @@ impl Listener for TlsListener {
 
     async fn accept(&mut self) -> Connection {
         loop {
-            let room = self.handshakes.len() < self.most;
+            if self.next.is_some()
+                && self.makes_room()
+                && let Some((tcp, address)) = self.next.take()
+            {
+                self.begin(tcp, address);
+            }
+            let room = self.next.is_none();
             tokio::select! {
                 // Disabled while there are no handshakes; then there is room.
                 Some(done) = self.handshakes.join_next() => {
@@ -89,7 +128,7 @@ impl Listener for TlsListener {
                 accepted = next(&self.tcp, self.resume), if room => {
                     self.resume = None;
                     match accepted {
-                        Ok((tcp, address)) => self.begin(tcp, address),
+                        Ok(accepted) => self.next = Some(accepted),
                         Err(error) => self.pause_after(&error),
                     }
                 }
@@ -113,12 +152,18 @@ async fn handshake(
     acceptor: TlsAcceptor,
     tcp: TcpStream,
     limit: Duration,
+    has_begun: Arc<AtomicBool>,
 ) -> Option<TlsStream<TcpStream>> {
     // Pieces of a stream are small and must not wait for one another.
     if let Err(error) = tcp.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    match timeout(limit, acceptor.accept(tcp)).await {
+    let accepted = async {
+        tcp.peek(&mut [0]).await?;
+        has_begun.store(true, Ordering::Relaxed);
+        acceptor.accept(tcp).await
+    };
+    match timeout(limit, accepted).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
             tracing::debug!(%error, "a TLS handshake failed");

@@ -251,6 +251,11 @@ async fn the_body_of_many_prompts_is_not_kept_for_each_of_them() {
     assert_eq!(place.post(PATH, &ask, &[]).await.status, 200);
     let grown = resident().saturating_sub(before);
     assert!(grown < 128 << 20, "{} MiB for a body of 4 MiB", grown >> 20);
+    // Each prompt has a copy of the fields that have an effect.
+    let ids: Vec<u32> = (0..20_000).collect();
+    let ask = json!({ "model": "words", "prompt": prompts, "stop_token_ids": ids });
+    let answer = place.post(PATH, &ask, &[]).await;
+    assert_eq!((answer.status, answer.code().as_str()), (400, "field_too_large"));
 }
 
 /// Answers the pings of an HTTP/2 connection and sends no request, until the server closes it.
@@ -286,4 +291,87 @@ fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Returns a figure of this process's memory in MiB, such as `VmHWM`, its peak.
+fn memory_mib(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn h1_values_beyond_their_bounds_take_no_memory() {
+    let place = Place::new().await;
+    let wide = |objects: usize| r#"{"":0},"#.repeat(objects) + "0";
+    let before = memory_mib("VmHWM");
+    let field = |name: &str| format!(r#"{{"model":"words","{name}":[{}]}}"#, wide(1_100_000));
+    let metadata = format!(
+        r#"{{"model":"words","input":"1 a","stream":true,"metadata":{{"a":[{}]}}}}"#,
+        wide(1_100_000)
+    );
+    let chat = "/v1/chat/completions";
+    let requests = [
+        ("/v1/responses", metadata),
+        ("/v1/responses", field("input")),
+        (chat, field("messages")),
+        (chat, field("unknown")),
+        ("/v1/messages", field("system")),
+        (PATH, field("prompt")),
+        ("/v1/embeddings", field("input")),
+        ("/v1/moderations", field("input")),
+        ("/v1/decisions", field("questions")),
+        ("/tokenize", field("messages")),
+        ("/detokenize", field("tokens")),
+    ];
+    for (path, body) in requests {
+        let answer = place.raw(&request("POST", path, &place.key, &body, &[])).await;
+        assert!(matches!(answer.status, 400..500), "{path}: {answer:?}");
+    }
+    let grown = memory_mib("VmHWM") - before;
+    assert!(grown < 160, "{grown} MiB for bodies of 8 MB, one after another");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l1_a_body_that_breaks_the_rules_of_its_chunks_is_malformed() {
+    let place = Place::new().await;
+    let chunked = head(&place, "connection: close\r\ntransfer-encoding: chunked\r\n");
+    for chunks in ["10000000000000000\r\nx\r\n0\r\n\r\n", "1\nx\r\n0\r\n\r\n", "z\r\n"] {
+        let answer = place.raw(&format!("{chunked}{chunks}")).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_request_error"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m2_an_http_2_connection_without_a_request_ends_with_the_time_for_headers() {
+    let place = strict().await;
+    let mut silent = TcpStream::connect(place.address).await.unwrap();
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    silent.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    // It answers no ping: with a grace it would stay for 40 s.
+    let mut frames = Vec::new();
+    let ended = timeout(std::time::Duration::from_secs(15), silent.read_to_end(&mut frames)).await;
+    assert!(ended.is_ok(), "the connection is open");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m2_one_address_does_not_take_all_places_nor_those_of_the_health_checks() {
+    let few = "max_connections_of_address = 3";
+    let place = Place::with(few, Limits::default()).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut connection = place.connect().await;
+        connection.send("GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        connection.until("ok").await;
+        held.push(connection);
+    }
+    let mut refused = TcpStream::connect(place.address).await.unwrap();
+    let mut nothing = Vec::new();
+    let _ = refused.read_to_end(&mut nothing).await;
+    assert!(nothing.is_empty());
+    for path in ["/livez", "/readyz", "/metrics"] {
+        let mut internal = Connection::to(place.metrics).await;
+        internal.send(&request("GET", path, "", "", &[])).await;
+        assert_eq!(internal.rest().await.status, 200, "{path}");
+    }
 }

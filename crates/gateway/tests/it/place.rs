@@ -331,7 +331,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    async fn to(address: SocketAddr) -> Self {
+    pub(crate) async fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         Self { stream, received: Vec::new() }
     }

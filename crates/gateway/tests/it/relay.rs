@@ -7,6 +7,10 @@ use nsbridge_gateway::access::Limits;
 use nsbridge_testkit::Proxy;
 use serde_json::{Value, json};
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
 use crate::handler::{runs, said};
 use crate::place::{Place, logged, request, secret, within};
 
@@ -74,6 +78,54 @@ async fn a_gateway_without_keys_serves_no_page_of_another_host() {
         let keyed = keyed.replace(&format!("POST {PATH}"), "GET /v1/models");
         assert_eq!(gateway.raw(&keyed).await.status, 200);
     }
+}
+
+/// Opens a session as a proxy does. Returns the connection after the head of the answer.
+async fn session(gateway: &Place) -> (TcpStream, String) {
+    let mut socket = TcpStream::connect(gateway.address).await.unwrap();
+    let head = format!(
+        "GET /v1/sealed HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+         connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        gateway.key
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(socket.read_u8().await.unwrap());
+    }
+    (socket, String::from_utf8(answer).unwrap())
+}
+
+/// Sends the beginning of a binary message of 8 MB that has no end.
+async fn begin_message(socket: &mut TcpStream, bytes: usize) -> std::io::Result<()> {
+    let mut begin = vec![0x02, 0x80 | 127];
+    begin.extend(8_000_000_u64.to_be_bytes());
+    begin.extend([0; 4]);
+    begin.resize(begin.len() + bytes, 0);
+    socket.write_all(&begin).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m1_messages_that_do_not_end_take_a_bounded_memory_of_one_tenant() {
+    let gateway = Place::sealed(Limits::default()).await;
+    let mut sessions = Vec::new();
+    for _ in 0..40 {
+        let (mut socket, answer) = session(&gateway).await;
+        assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+        // The gateway ends the connection when the tenant has no memory left.
+        let _ = begin_message(&mut socket, 7_900_000).await;
+        sessions.push(socket);
+    }
+    let mut open = 0;
+    for socket in &mut sessions {
+        // A session that is open sends a ping and waits.
+        let mut pings = Vec::new();
+        let ended = timeout(Duration::from_millis(50), socket.read_to_end(&mut pings)).await;
+        open += usize::from(ended.is_err());
+    }
+    // Half of 384 MiB has room for 25 of them.
+    assert!((10..=26).contains(&open), "{open} of 40");
 }
 
 /// Returns the word at `index` of a reply.
