@@ -205,6 +205,7 @@ mod status_number {
     use axum::http::StatusCode;
     use serde::{Deserialize, Deserializer, Serializer, de};
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
     pub(super) fn serialize<S: Serializer>(
         status: &StatusCode,
         serializer: S,
