@@ -1,4 +1,4 @@
-//! What the caller of a request has read of its reply, and what it is still to be told.
+//! Position of a caller in its reply, and the events that it has yet to be told.
 
 use std::collections::VecDeque;
 use std::fmt;
