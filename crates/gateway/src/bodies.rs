@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
@@ -45,9 +45,14 @@ pub(crate) async fn read(
     if let Some(client) = parts.extensions.get_mut::<Client>() {
         client.memory = Some(held.clone());
     }
-    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+    let mut response = next.run(Request::from_parts(parts, Body::from(body))).await;
     if !streams_events(&response) {
-        return response;
+        let Some(size) = large(&response) else { return response };
+        // A client may read a large answer slowly.
+        if !held.resize(size) {
+            return ApiError::crowded().into_response();
+        }
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
     }
     let with_memory = move |body: Body| {
         body.into_data_stream().map(move |part| {
@@ -56,6 +61,12 @@ pub(crate) async fn read(
         })
     };
     response.map(|body| Body::from_stream(with_memory(body)))
+}
+
+/// Returns the size of a response's body that is large.
+fn large(response: &Response) -> Option<usize> {
+    let size = usize::try_from(response.body().size_hint().exact()?).ok()?;
+    (size > SMALL).then_some(size)
 }
 
 /// Body that arrives.

@@ -109,6 +109,13 @@ impl Held {
         self.keep(body);
     }
 
+    /// Takes memory or gives it back, so that the request has this number of bytes. Returns false if the
+    /// tenant has none left.
+    pub(crate) fn resize(&self, bytes: usize) -> bool {
+        self.keep(bytes);
+        self.account.take(bytes.saturating_sub(self.account.taken()))
+    }
+
     /// Gives memory back, all but this number of bytes.
     pub(crate) fn keep(&self, bytes: usize) {
         self.waited.lock().permit = None;
@@ -140,7 +147,8 @@ mod tests {
             held.push(one);
         }
         let next = request(&memory, "a");
-        assert!(timeout(second, memory.arrive(&next, LARGE)).await.is_err());
+        let mut waits = std::pin::pin!(memory.arrive(&next, LARGE));
+        assert!(timeout(second, &mut waits).await.is_err());
         let other = request(&memory, "b");
         assert!(timeout(second, memory.arrive(&other, LARGE)).await.is_ok());
         // A small body waits for no large one, of its own tenant either.
@@ -148,7 +156,7 @@ mod tests {
         assert!(timeout(second, memory.arrive(&small, 60)).await.is_ok());
         assert!(timeout(second, memory.parse(&small, Extent::of(b"{}"))).await.unwrap());
         held.pop();
-        assert!(timeout(second, memory.arrive(&next, LARGE)).await.is_ok());
+        assert!(timeout(second, &mut waits).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
@@ -162,5 +170,9 @@ mod tests {
         assert!(timeout(second, memory.parse(&next, extent)).await.is_err());
         first.submitted();
         assert!(timeout(second, memory.parse(&next, extent)).await.unwrap());
+        for size in [10 << 20, 1 << 20] {
+            assert!(next.resize(size) && next.account.taken() == size);
+        }
+        assert!(!next.resize(1 << 30) && next.account.taken() == 1 << 20);
     }
 }

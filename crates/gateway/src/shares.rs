@@ -66,6 +66,11 @@ impl Account {
         &self.tenant
     }
 
+    /// Returns the amount that the account has taken.
+    pub(crate) fn taken(&self) -> usize {
+        *self.taken.lock()
+    }
+
     /// Takes an amount. Returns false if the tenant's share has none left.
     pub(crate) fn take(&self, amount: usize) -> bool {
         // Both locks are taken in this order, here and below.

@@ -147,7 +147,7 @@ impl Session {
                     return Some((AWAY, "the connection to the broker is gone"));
                 }
                 Event::Tick if heard.elapsed() > SILENCE && self.reads() => return None,
-                Event::Tick if self.meter.is_late() => {
+                Event::Tick if self.reads() && self.meter.is_late() => {
                     return Some((POLICY, "a message does not arrive in time"));
                 }
                 Event::Tick => match self.app.access.holder(&self.caller.id.to_string()) {

@@ -375,3 +375,19 @@ async fn m2_one_address_does_not_take_all_places_nor_those_of_the_health_checks(
         assert_eq!(internal.rest().await.status, 200, "{path}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_answer_comes_whole_and_tells_its_length() {
+    let place = Place::new().await;
+    let instructions = "x".repeat(200_000);
+    let ask = json!({ "model": "words", "input": "1 a", "instructions": instructions });
+    let mut connection = place.connect().await;
+    let body = ask.to_string();
+    connection.send(&request("POST", "/v1/responses", &place.key, &body, &[])).await;
+    connection.until("content-length: 20").await;
+    let answer = connection.rest().await;
+    assert_eq!(
+        (answer.status, answer.json()["instructions"].as_str().unwrap().len()),
+        (200, 200_000)
+    );
+}
