@@ -43,11 +43,10 @@ fn a_broker_that_a_worker_cannot_use_is_one_line_with_its_remedy() {
     node.ctl(&["set_vhost_limits", "-p", "queues", "{\"max-queues\": 3}"]).unwrap();
     check(&node, "queues", "a limit of the broker is reached", "set_vhost_limits");
 
-    let place = Place::new();
-    let queue = format!("<<\"nsbridge.{}\">>", place.model);
+    let mut classic = Place::new();
+    let queue = format!("<<\"nsbridge.{}\">>", classic.model);
     eval(&declare("classic", "queue", &queue, "true, false, [], none, <<\"test\">>"));
-    let url = node.url().replace("%2f", "classic");
-    let classic = Place { url, ..place };
+    classic.url = node.url().replace("%2f", "classic");
     classic.configure("");
     let (done, out, _) = output(&["doctor", "--config", &classic.path("worker.toml")]);
     assert_eq!(done.status.code(), Some(1));
