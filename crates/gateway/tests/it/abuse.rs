@@ -365,10 +365,9 @@ async fn m2_one_address_does_not_take_all_places_nor_those_of_the_health_checks(
         connection.until("ok").await;
         held.push(connection);
     }
-    let mut refused = TcpStream::connect(place.address).await.unwrap();
-    let mut nothing = Vec::new();
-    let _ = refused.read_to_end(&mut nothing).await;
-    assert!(nothing.is_empty());
+    let mut refused = place.connect().await;
+    refused.send(&request("GET", "/livez", "", "", &[])).await;
+    assert_eq!(refused.rest().await.status, 0);
     for path in ["/livez", "/readyz", "/metrics"] {
         let mut internal = Connection::to(place.metrics).await;
         internal.send(&request("GET", path, "", "", &[])).await;
