@@ -9,6 +9,7 @@ mod reply;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
@@ -85,6 +86,7 @@ struct Inner {
     reserved: Counter,
     settled: Counter,
     refused: Counters,
+    dropped_log_lines: Counter,
 }
 
 impl fmt::Debug for Metrics {
@@ -126,6 +128,8 @@ impl Metrics {
 
     /// Returns all metrics in the format of OpenMetrics.
     pub(crate) fn text(&self) -> String {
+        let dropped = nsbridge_telemetry::stderr_log().dropped_lines();
+        self.0.dropped_log_lines.inner().store(dropped, Ordering::Relaxed);
         let mut text = String::new();
         // A text takes any text.
         let _ = encode(&mut text, &self.0.registry);
@@ -239,6 +243,7 @@ impl Inner {
             reserved: ours.put(&names::RESERVED, &Counter::default()),
             settled: ours.put(&names::SETTLED, &Counter::default()),
             refused: ours.put(&names::REFUSED, &refused),
+            dropped_log_lines: ours.put(&names::DROPPED_LOG_LINES, &Counter::default()),
         }
     }
 

@@ -55,6 +55,8 @@ names! {
         "Tokens that replies cost their callers";
     REFUSED = "requests_refused",
         "Requests that were answered with an error, by its code";
+    DROPPED_LOG_LINES = "log_lines_dropped",
+        "Log lines that were not written, because the log is read too slowly";
     FILE_REFUSED = "file_refused",
         "1 while a changed file cannot be used and the previous one is in use";
 }

@@ -1,7 +1,10 @@
 //! Ends of replies that are read after a restart and from another replica: each is as it was.
 
+use std::time::{Duration, Instant};
+
 use nsbridge_gateway::access::Limits;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::handler::runs;
 use crate::place::{LONG, Place, within};
@@ -35,14 +38,15 @@ async fn ended(place: &Place, canceled: &str) -> [(String, Value); 2] {
 
 /// Waits until a response has this status, and returns it.
 async fn until(place: &Place, path: &str, status: &str) -> Value {
-    for _ in 0..1000 {
+    let began = Instant::now();
+    loop {
         let response = place.get(path).await.json();
         if response["status"] == status {
             return response;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        assert!(began.elapsed() < LONG, "{path} does not become {status}");
+        sleep(Duration::from_millis(10)).await;
     }
-    panic!("{path} does not become {status}");
 }
 
 /// Checks that a response is as it was, but for the facts that only its first gateway knows.

@@ -1,6 +1,7 @@
 //! Mutants: deliberate faults in the code, and the check that must detect each.
 
 mod gateways;
+mod publishing;
 mod python;
 
 /// Deliberate fault in the code.
@@ -28,7 +29,8 @@ pub(super) enum Judge {
 
 /// Returns all mutants. Each one breaks one promise.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    MUTANTS.iter().chain(gateways::MUTANTS).chain(python::MUTANTS)
+    let others = [gateways::MUTANTS, publishing::MUTANTS, python::MUTANTS];
+    MUTANTS.iter().chain(others.into_iter().flatten())
 }
 
 /// Mutants of workers, clients and the engine.
@@ -51,37 +53,6 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/bridge/src/timing.rs",
         edits: &[],
         judge: Judge::Timing("worker.max_orphan_time=0", "adopt"),
-    },
-    // A worker that cannot publish keeps its requests until their deadlines.
-    Mutant {
-        name: "a-worker-that-cannot-answer-keeps-its-requests",
-        file: "crates/bridge/src/timing.rs",
-        edits: &[],
-        judge: Judge::Timing("worker.max_publish_outage=9000", "publisher-refused"),
-    },
-    // A connection has no channel left once the broker has closed as many as it may have.
-    Mutant {
-        name: "closed-channels-use-up-a-connection",
-        file: "crates/queue/src/amqp/connection.rs",
-        edits: &[(
-            "if fault::is_lost_id(&error) {",
-            "if fault::is_lost_id(&error) && self.inner.status().closed() {",
-        )],
-        judge: Judge::Scenario("right-lost-and-given-back", 1),
-    },
-    // A worker opens one stream after another without a pause while the broker refuses them.
-    Mutant {
-        name: "streams-without-a-pause",
-        file: "crates/bridge/src/request/stream_opener.rs",
-        edits: &[("self.pause = self.pauses.next(random());", "self.pauses.next(random());")],
-        judge: Judge::Scenario("right-lost-and-given-back", 1),
-    },
-    // A log that is not read holds up the process.
-    Mutant {
-        name: "log-that-blocks",
-        file: "crates/telemetry/src/log.rs",
-        edits: &[("if !self.take(line) {", "if io::stderr().write_all(line).is_err() {")],
-        judge: Judge::Scenario("log-reader-stops", 1),
     },
     // A redelivered copy starts a second run beside the orphaned one.
     Mutant {
