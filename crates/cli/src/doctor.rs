@@ -11,8 +11,8 @@ use nsbridge_handler::{AsyncHandler, Models};
 use nsbridge_judged::{Judge as _, JudgeOptions, Judged, JudgedOptions, Rules, RulesOptions};
 use nsbridge_llama::{Embedder, Llama};
 use nsbridge_protocol::topology::{
-    LARGEST_BODY, REPLY_EXCHANGE, bulk_queue, control_queue, dead_queue, model_queue, reply_queue,
-    run_record,
+    LARGEST_BODY, PROBE_KEY, REPLY_EXCHANGE, bulk_queue, control_queue, dead_queue, model_queue,
+    reply_queue, run_record,
 };
 use nsbridge_protocol::{ModelName, Uuid};
 use nsbridge_python::Python;
@@ -146,7 +146,7 @@ async fn can_reply(connection: &dyn Connection) -> Result<()> {
     let reply = async {
         let publisher = connection.publisher().await?;
         let message = Message::new(Vec::new());
-        publisher.publish(REPLY_EXCHANGE, "nsbridge.probe", message).await?.await
+        publisher.publish(REPLY_EXCHANGE, PROBE_KEY, message).await?.await
     };
     reply.await.map(drop).context(
         "the broker's user cannot publish replies: allow it to write to `nsbridge.reply` \

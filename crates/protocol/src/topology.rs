@@ -18,6 +18,10 @@ pub const CONTROL_EXCHANGE: &str = "nsbridge.control";
 /// Workers publish replies to no other exchange, so a forged `reply_to` cannot reach a model queue.
 pub const REPLY_EXCHANGE: &str = "nsbridge.reply";
 
+/// Routing key of the message with which a worker finds out if it can publish replies. No queue is bound
+/// by it, so the broker returns the message.
+pub const PROBE_KEY: &str = "nsbridge.probe";
+
 /// `x-delivery-limit` of model queues: redeliveries before the broker dead-letters a message.
 ///
 /// This is a backstop for messages that end a worker before their run is recorded. Workers

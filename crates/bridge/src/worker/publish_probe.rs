@@ -5,14 +5,11 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nsbridge_protocol::topology::REPLY_EXCHANGE;
+use nsbridge_protocol::topology::{PROBE_KEY, REPLY_EXCHANGE};
 use nsbridge_queue::{Connection, Error, Message, Result, random};
 use tokio::time::{sleep, timeout};
 
 use crate::request::context::WorkerContext;
-
-/// Routing key of the probe's message. No queue is bound by it, so the broker returns the message.
-const PROBE_KEY: &str = "nsbridge.probe";
 
 /// Polling interval of the alarm while a probe waits for its confirm.
 const BLOCKED_POLL: Duration = Duration::from_millis(100);

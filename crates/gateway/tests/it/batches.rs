@@ -42,8 +42,8 @@ async fn create(place: &Place, key: &str, content: &str, window: &str) -> String
     format!("/v1/batches/{}", made.json()["id"].as_str().unwrap())
 }
 
-/// Polls a batch until it has this status.
-async fn until(place: &Place, path: &str, status: &str) -> Value {
+/// Polls a batch or a response until it has this status.
+pub(crate) async fn until(place: &Place, path: &str, status: &str) -> Value {
     let started = Instant::now();
     loop {
         let batch = place.get(path).await.json();

@@ -1,11 +1,9 @@
 //! Ends of replies that are read after a restart and from another replica: each is as it was.
 
-use std::time::{Duration, Instant};
-
 use nsbridge_gateway::access::Limits;
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
+use crate::batches::until;
 use crate::handler::runs;
 use crate::place::{LONG, Place, within};
 
@@ -34,19 +32,6 @@ async fn ended(place: &Place, canceled: &str) -> [(String, Value); 2] {
     }
     assert_eq!(ends[1].1["error"]["code"], "invalid_prompt");
     ends.try_into().unwrap()
-}
-
-/// Waits until a response has this status, and returns it.
-async fn until(place: &Place, path: &str, status: &str) -> Value {
-    let began = Instant::now();
-    loop {
-        let response = place.get(path).await.json();
-        if response["status"] == status {
-            return response;
-        }
-        assert!(began.elapsed() < LONG, "{path} does not become {status}");
-        sleep(Duration::from_millis(10)).await;
-    }
 }
 
 /// Checks that a response is as it was, but for the facts that only its first gateway knows.
