@@ -31,6 +31,10 @@ const MOST_COPIES: usize = 4;
 /// taken to have ended. The gateway cannot verify a cancel.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// Time without a frame after which a new copy takes the place of the one before it. Clients wait 6 s at
+/// least before they take a copy for lost (rule C6).
+const SILENT: Duration = Duration::from_secs(5);
+
 /// Maximum number of accounts; of those without a running copy, the ones that expire first make room.
 const MOST_ACCOUNTS: usize = 100_000;
 
@@ -71,6 +75,14 @@ impl Account {
 
     fn is_running(&self) -> bool {
         self.copies.iter().any(|copy| copy.reservation.is_some())
+    }
+
+    /// Returns the prompts' tokens and the reservation of a copy that is taken for lost: a new one runs in
+    /// its place. Should both run after all, their frames cost tokens.
+    fn take_lost(&mut self) -> Option<(u64, Reservation)> {
+        let is_silent = self.heard.elapsed() >= SILENT;
+        let mut copies = self.copies.iter_mut().filter(|_| is_silent);
+        copies.find_map(|copy| Some((copy.prompt, copy.reservation.take()?)))
     }
 
     /// Notes a frame of the reply. A reply that goes on after its end counts as running again.
@@ -128,9 +140,16 @@ impl Accounts {
             let message = format!("a request has {MOST_COPIES} copies at most");
             return Err(ApiError::limited(message, GRACE));
         }
-        let prompt = frame.len() as u64 / PROMPT_BYTES + 1;
-        let reservation = Some(limits::reserve(caller, prompt + reply)?);
-        metrics.reserved(prompt + reply);
+        let mut prompt = frame.len() as u64 / PROMPT_BYTES + 1;
+        let known = accounts.get_mut(&(caller.id, head.id));
+        let reservation = if let Some((before, reservation)) = known.and_then(Account::take_lost) {
+            prompt += before;
+            Some(reservation)
+        } else {
+            let reservation = limits::reserve(caller, prompt + reply)?;
+            metrics.reserved(prompt + reply);
+            Some(reservation)
+        };
         make_room(&mut accounts);
         let account = accounts.entry((caller.id, head.id)).or_insert_with(|| Account::new(caller));
         account.heard = Instant::now();
@@ -225,7 +244,7 @@ impl fmt::Debug for Accounts {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accounts, ControlFrame, GRACE};
+    use super::{Accounts, ControlFrame, GRACE, PROMPT_BYTES, REPLY_BYTES, SILENT};
     use std::sync::Arc;
     use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -306,6 +325,41 @@ mod tests {
         assert_eq!(tried.filter(|taken| *taken).count(), 4);
         assert_eq!(caller.limiter.running(), 4);
         assert!(remaining(&caller) <= 1_000_000 - 4 * 500);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h2_a_copy_of_a_silent_request_takes_its_place() {
+        let (accounts, metrics, caller) = (Accounts::default(), metrics(), caller(1000));
+        caller.limiter.set(Limits {
+            tokens_per_minute: Some(1000),
+            concurrent: Some(1),
+            ..Limits::default()
+        });
+        let request = head(Duration::from_secs(300));
+        let first = sealed(&request);
+        let open = |frame: &[u8]| accounts.open(&caller, &request, frame, 500, &metrics);
+        open(&first.frame).unwrap();
+        for _ in 0..3 {
+            let copy = sealed(&request);
+            advance(SILENT - Duration::from_millis(1)).await;
+            assert!(open(&copy.frame).is_err());
+            accounts.replied(&caller, &data(&first, &request), &metrics);
+            advance(SILENT - Duration::from_millis(1)).await;
+            assert!(open(&copy.frame).is_err());
+            advance(Duration::from_millis(1)).await;
+            assert!(open(&copy.frame).unwrap());
+            assert_eq!(caller.limiter.running(), 1);
+        }
+        // The frames of all copies are paid in the end.
+        advance(Duration::from_secs(300)).await;
+        accounts.0.lock().values_mut().for_each(|account| account.expires_at_ms = 0);
+        accounts.sweep(&metrics);
+        assert_eq!(caller.limiter.running(), 0);
+        let frame = data(&first, &request).len() as u64;
+        let prompt = first.frame.len() as u64 / PROMPT_BYTES + 1;
+        let paid = 4 * prompt + (3 * frame).div_ceil(REPLY_BYTES);
+        // The bucket was full again before the debt came.
+        assert_eq!(remaining(&caller), 1000 - (paid - (prompt + 500)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -127,7 +127,14 @@ impl BatchRun {
     ) -> Result<Self, BatchError> {
         let digest = digest(input).map_err(of_file(input))?;
         let drain = CancellationToken::new();
-        let app = assemble(config, broker, keys, drain.clone(), RefusedFiles::default()).await?;
+        let app = assemble(
+            config,
+            [broker.clone(), broker],
+            keys,
+            drain.clone(),
+            RefusedFiles::default(),
+        )
+        .await?;
         let invalid = |what: &str| Error::from(ConfigError::Invalid(what.to_owned()));
         let caller = app.access.holder("").map_err(|_| invalid("[access] open_to is missing"))?;
         let archive = app.archive.clone().ok_or_else(|| invalid("[store] path is missing"))?;

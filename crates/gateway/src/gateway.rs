@@ -35,6 +35,10 @@ use crate::tls::{Certificates, TlsError, TlsListener};
 /// Interval at which files are checked for changes, and old replies are forgotten.
 const UPKEEP: Duration = Duration::from_secs(5);
 
+/// Maximum size of an AMQP frame of a session's connection, in bytes: the least that RabbitMQ takes.
+/// With the default, the buffers of 256 sessions would have 2 GiB.
+const SESSION_FRAME: u32 = 8 << 10;
+
 /// Gateway that listens.
 #[derive(Debug)]
 pub struct Gateway {
@@ -102,10 +106,11 @@ impl Gateway {
         }
         let url = config.broker.read_url();
         let url = url.map_err(|error| ConfigError::Invalid(error.to_string()))?;
-        let broker = Arc::new(AmqpBroker::new(&url)?);
+        let broker = AmqpBroker::new(&url)?;
+        let sessions = Arc::new(broker.clone().with_frame_max(SESSION_FRAME));
         let refused = RefusedFiles::default();
         let keys = open_keys(&config.keys, refused.clone())?;
-        Self::bind(config, broker, keys, refused).await
+        Self::bind(config, [Arc::new(broker), sessions], keys, refused).await
     }
 
     /// Listens as a client of this broker, with these keys.
@@ -118,12 +123,12 @@ impl Gateway {
         broker: Arc<dyn Broker>,
         keys: Arc<dyn KeyProvider>,
     ) -> Result<Self, Error> {
-        Self::bind(config, broker, keys, RefusedFiles::default()).await
+        Self::bind(config, [broker.clone(), broker], keys, RefusedFiles::default()).await
     }
 
     async fn bind(
         config: Config,
-        broker: Arc<dyn Broker>,
+        brokers: [Arc<dyn Broker>; 2],
         keys: Arc<dyn KeyProvider>,
         refused: RefusedFiles,
     ) -> Result<Self, Error> {
@@ -133,7 +138,7 @@ impl Gateway {
             _ => None,
         };
         let drain = CancellationToken::new();
-        let app = assemble(&config, broker, keys, drain.clone(), refused).await?;
+        let app = assemble(&config, brokers, keys, drain.clone(), refused).await?;
         let (listener, address) = listen(config.server.listen).await?;
         let metrics = match config.server.metrics {
             Some(address) => Some(listen(address).await?.0),
@@ -203,14 +208,15 @@ impl Gateway {
     }
 }
 
-/// Connects to the broker and opens the stores.
+/// Connects to the broker and opens the stores. The second of the brokers has the connections of
+/// proxies' sessions.
 ///
 /// # Errors
 ///
 /// Returns an error if a file or the broker cannot be used.
 pub(crate) async fn assemble(
     config: &Config,
-    broker: Arc<dyn Broker>,
+    [broker, sessions]: [Arc<dyn Broker>; 2],
     keys: Arc<dyn KeyProvider>,
     draining: CancellationToken,
     refused: RefusedFiles,
@@ -234,7 +240,7 @@ pub(crate) async fn assemble(
         }
         keep = Duration::from_secs(kept.keep_s);
     }
-    let sealed = config.server.sealed.then(|| Arc::new(Sealed::new(broker.clone())));
+    let sealed = config.server.sealed.then(|| Arc::new(Sealed::new(sessions)));
     let client = Client::builder().broker(broker).keys(keys).name("nsbridge gateway");
     let client = client.connect().await?;
     let settings = config.settings();

@@ -92,6 +92,14 @@ impl AmqpBroker {
         Self { timing, ..self }
     }
 
+    /// Sets the maximum size of an AMQP frame in bytes, which is 128 KiB by default and at least 8 KiB for
+    /// RabbitMQ. A connection has buffers of 64 frames, so a program with many connections chooses
+    /// a small one. Larger messages are divided.
+    #[must_use]
+    pub fn with_frame_max(self, bytes: u32) -> Self {
+        Self { address: Arc::new(self.address.with_frame_max(bytes)), ..self }
+    }
+
     fn properties(name: &str) -> ConnectionProperties {
         // lapin's automatic recovery stays off: it would redeliver running jobs without the
         // worker's knowledge.

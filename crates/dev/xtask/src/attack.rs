@@ -13,7 +13,7 @@ pub(crate) const SHORT: u64 = 90;
 /// Selection of attackers.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Runs only this attacker: tenant, publisher, broker, folder or prompt; may be given several times.
+    /// Runs only this attacker: tenant, publisher, broker, folder, prompt or gateway; may be given several times.
     #[arg(long = "attacker", value_name = "NAME")]
     attackers: Vec<String>,
     /// Duration of the attack, in seconds.

@@ -10,7 +10,8 @@ use crate::{Error, Result};
 /// Default heartbeat in seconds. A lost peer is detected within about 20 seconds.
 const HEARTBEAT_SECONDS: u16 = 10;
 
-/// Maximum frame size in bytes: RabbitMQ's own default. lapin keeps two frames in memory.
+/// Maximum frame size in bytes: RabbitMQ's own default. A connection of lapin has buffers of 32 frames
+/// for each direction, 8 MiB.
 const FRAME_MAX: u32 = 128 << 10;
 
 /// Address of a broker. Prints without user and password.
@@ -30,6 +31,13 @@ impl Address {
         uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
         uri.query.frame_max.get_or_insert(FRAME_MAX);
         Ok(Self(uri))
+    }
+
+    /// Returns the address with a maximum frame size, in bytes.
+    pub(super) fn with_frame_max(&self, bytes: u32) -> Self {
+        let mut uri = self.uri();
+        uri.query.frame_max = Some(bytes);
+        Self(uri)
     }
 
     pub(super) fn uri(&self) -> AMQPUri {

@@ -213,6 +213,20 @@ async fn a_close_that_the_broker_does_not_answer_has_a_time_limit() {
     connection.lost().await;
 }
 
+#[tokio::test]
+async fn a_large_message_passes_a_connection_with_small_frames() {
+    let broker = AmqpBroker::new(&amqp_url()).unwrap().with_frame_max(8 << 10);
+    let connection = broker.connect("small frames").await.unwrap();
+    let queue = reply_queue();
+    connection.declare_reply_queue(&queue).await.unwrap();
+    let mut replies = connection.consume(&queue, 1).await.unwrap();
+    let publisher = connection.publisher().await.unwrap();
+    let body: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
+    let confirm = publisher.publish("", &queue, Message::new(body.clone())).await.unwrap();
+    assert_eq!(confirm.await.unwrap(), Confirmation::Ack);
+    assert!(replies.recv().await.unwrap().message.body == body);
+}
+
 /// The broker closes the channel of a publish that it refuses, and lapin never uses that id again.
 #[tokio::test]
 async fn channels_that_the_broker_closed_use_up_no_connection_for_good() {

@@ -1,14 +1,16 @@
 //! Well-behaved tenant: requests with a prompt of about 300 tokens, as in a chat, at a steady rate,
-//! and with every fourth one a short request with a known reply.
+//! and with every fourth one a short request with a known reply. It uses the broker or a gateway.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use nsbridge_chaos::http::send;
 use nsbridge_client::{Client, Event, Request};
 use nsbridge_protocol::{ModelName, Tenant, TextPiece};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::stage::Stage;
 use crate::verdict::Verdict;
@@ -35,22 +37,38 @@ const SENTENCES: usize = 20;
 /// Interval of requests with a known reply, in requests.
 const KNOWN_EVERY: u32 = 4;
 
+const SEED: u64 = 7;
+
+/// Way of a request to the worker.
+#[derive(Clone)]
+pub(crate) enum Door {
+    Broker { client: Client, tenant: Tenant },
+    Gateway { address: SocketAddr, key: String },
+}
+
+impl Door {
+    /// Returns the name under which the times are told.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Broker { .. } => "broker",
+            Self::Gateway { .. } => "gateway",
+        }
+    }
+}
+
 pub(crate) struct Neighbor {
-    client: Client,
+    door: Door,
     model: ModelName,
-    tenant: Tenant,
     expected: String,
     every: Duration,
 }
 
 impl Neighbor {
-    /// Connects, submits one request for the reference text that all later replies must equal, and
-    /// derives the interval of requests from the median time of one.
-    pub(crate) async fn connect(stage: &Stage, tenant: &str) -> Result<Self> {
-        let tenant: Tenant = tenant.parse()?;
-        let client = stage.client(&tenant).await?;
+    /// Submits one request for the reference text that all later replies must equal, and derives the
+    /// interval of requests from the median time of one.
+    pub(crate) async fn begin(stage: &Stage, door: Door) -> Result<Self> {
         let model = stage.model.clone();
-        let mut neighbor = Self { client, model, tenant, expected: String::new(), every: EVERY };
+        let mut neighbor = Self { door, model, expected: String::new(), every: EVERY };
         neighbor.expected = ask(neighbor.known()).await?.1;
         let mut took = Vec::new();
         for number in 0..MEASURED {
@@ -61,7 +79,8 @@ impl Neighbor {
         took.sort();
         let median = took.get(took.len() / 2).copied().unwrap_or_default();
         neighbor.every = EVERY.max(median * IDLE_PART);
-        println!("the neighbor submits a request every {} ms", neighbor.every.as_millis());
+        let (door, ms) = (neighbor.door.name(), neighbor.every.as_millis());
+        println!("the neighbor at the {door} submits a request every {ms} ms");
         Ok(neighbor)
     }
 
@@ -97,9 +116,9 @@ impl Neighbor {
         }
         while let Some(ended) = asked.join_next().await {
             match ended? {
-                Ok((took, _)) => verdict.first_token(attacked, took),
+                Ok((took, _)) => verdict.first_token(self.door.name(), attacked, took),
                 Err(error) => {
-                    verdict.first_token(attacked, PATIENCE);
+                    verdict.first_token(self.door.name(), attacked, PATIENCE);
                     verdict.fails(&format!("the neighbor's request failed: {error:#}"));
                 }
             }
@@ -120,41 +139,84 @@ impl Neighbor {
 
     /// Returns a request whose prompt shares no prefix with another, so the prefix cache has
     /// nothing of it.
-    fn question(&self, number: u32, phase: &str) -> (Client, Request<serde_json::Value>) {
+    fn question(&self, number: u32, phase: &str) -> Question {
         let sentence = "クマが海辺に行って、小さな貝をひとつ見つけました。";
-        self.ask(&format!("{number}{phase}: {}", sentence.repeat(SENTENCES)))
+        let door = self.door.name();
+        self.ask(&format!("{number}{phase}{door}: {}", sentence.repeat(SENTENCES)))
     }
 
-    fn known(&self) -> (Client, Request<serde_json::Value>) {
+    fn known(&self) -> Question {
         self.ask("クマが海辺に行って")
     }
 
-    fn ask(&self, prompt: &str) -> (Client, Request<serde_json::Value>) {
+    fn ask(&self, prompt: &str) -> Question {
         let input = json!({
             "prompt": prompt, "max_tokens": TOKENS, "temperature": 0.8, "ignore_eos": true,
         });
-        let mut ask = Request::new(self.model.clone(), self.tenant.clone()).input(input);
-        ask.seed = Some(7);
-        ask.timeout = PATIENCE;
-        (self.client.clone(), ask)
+        Question { door: self.door.clone(), model: self.model.clone(), input }
     }
 }
 
+struct Question {
+    door: Door,
+    model: ModelName,
+    input: Value,
+}
+
 /// Submits a request; returns the time to first token and the text.
-async fn ask((client, ask): (Client, Request<serde_json::Value>)) -> Result<(Duration, String)> {
+async fn ask(question: Question) -> Result<(Duration, String)> {
+    let Question { door, model, input } = question;
     let began = Instant::now();
+    let (first, text) = match door {
+        Door::Broker { client, tenant } => {
+            let mut ask = Request::new(model, tenant).input(input);
+            ask.seed = Some(SEED);
+            ask.timeout = PATIENCE;
+            at_broker(&client, ask).await?
+        }
+        Door::Gateway { address, key } => {
+            let answer = at_gateway(address, &key, &model, input);
+            timeout(PATIENCE, answer).await.context("its reply is late")??
+        }
+    };
+    ensure!(!text.is_empty(), "its reply is empty");
+    Ok((first.unwrap_or(began) - began, text))
+}
+
+async fn at_broker(client: &Client, ask: Request<Value>) -> Result<(Option<Instant>, String)> {
     let mut reply = client.submit::<TextPiece>(ask).await?;
     let (mut first, mut text) = (None, String::new());
     while let Some(event) = reply.next().await {
         match event? {
             Event::Piece(piece) => {
-                first.get_or_insert_with(|| began.elapsed());
+                first.get_or_insert_with(Instant::now);
                 text.push_str(&piece.text);
             }
             Event::Restarted { .. } => anyhow::bail!("its reply began anew"),
             _ => {}
         }
     }
-    ensure!(!text.is_empty(), "its reply is empty");
-    Ok((first.unwrap_or_default(), text))
+    Ok((first, text))
+}
+
+async fn at_gateway(
+    address: SocketAddr,
+    key: &str,
+    model: &ModelName,
+    mut input: Value,
+) -> Result<(Option<Instant>, String)> {
+    input["model"] = json!(model);
+    input["seed"] = json!(SEED);
+    input["stream"] = json!(true);
+    let key = format!("authorization: Bearer {key}\r\n");
+    let mut response = send(address, "POST", "/v1/completions", &key, &input.to_string()).await?;
+    ensure!(response.status == 200, "status {}", response.status);
+    let (mut first, mut text) = (None, String::new());
+    while let Some(event) = response.event().await? {
+        if let Some(piece) = event["choices"][0]["text"].as_str() {
+            first.get_or_insert_with(Instant::now);
+            text.push_str(piece);
+        }
+    }
+    Ok((first, text))
 }

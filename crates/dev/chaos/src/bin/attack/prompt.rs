@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::folder::{copy, edit};
 use crate::random::Random;
-use crate::stage::{Stage, bundled};
+use crate::stage::{CONSUMES, Stage, bundled};
 use crate::verdict::Verdict;
 
 /// Number of random texts that all tokenizers together get in one turn.
@@ -101,7 +101,7 @@ pub(crate) async fn attack(
         let added = added(&dir)?;
         let log = format!("prompt-{turn}");
         let mut worker = stage.start(&log, &stage.url(), &dir, &model, 19)?;
-        worker.ready().await?;
+        worker.until(CONSUMES).await?;
         let target = Target { name, model: &model, tenant: &tenant, client: &client };
         let sent = target.send(prompts(&added, &mut random), until, &verdict).await?;
         verdict.made(name, &format!("of {sent} prompts"), Duration::ZERO);

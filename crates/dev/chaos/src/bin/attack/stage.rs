@@ -1,54 +1,55 @@
-//! Environment of a run: a node of its own, keys, and workers with a memory limit.
+//! Environment of a run: a node of its own, keys, workers and a gateway.
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use nsbridge_client::Client;
-use nsbridge_crypto::{Entry, Key, Keyring, Scope, State};
+use nsbridge_crypto::{DataKey, Entry as KeyEntry, Key, KeyProvider as _, Keyring, Scope, State};
+use nsbridge_gateway::access::{self, Entry};
 use nsbridge_protocol::{ModelName, Tenant};
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_testkit::Rabbit;
-use tokio::time::sleep;
 
-/// Limit of a worker's address space in KiB, that of an 8 GiB container. An allocation beyond it
-/// ends the process.
-const ADDRESS_SPACE_KIB: u64 = 8 << 20;
+use crate::process::Process;
 
-/// Time limit for the start of a worker on a busy machine.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+/// Words of a worker's log when it consumes requests.
+pub(crate) const CONSUMES: &str = "taking requests";
 
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Words of a gateway's log before its address.
+pub(crate) const LISTENING: &str = "listening at ";
+
+/// Maximum number of connections of the gateway. An address has a quarter of them.
+const CONNECTIONS: usize = 400;
 
 /// RabbitMQ node, keys and folder shared by all attackers.
 pub(crate) struct Stage {
     dir: PathBuf,
     node: Rabbit,
-    master: Entry,
+    master: KeyEntry,
     pub(crate) model: ModelName,
+    preload: Option<PathBuf>,
 }
 
 impl Stage {
     /// Starts a node and creates keys in `dir`, whose earlier content is deleted.
-    pub(crate) fn set(dir: &Path) -> Result<Self> {
+    pub(crate) fn set(dir: &Path, preload: Option<PathBuf>) -> Result<Self> {
         if dir.exists() {
             fs::remove_dir_all(dir).with_context(|| format!("removing {}", dir.display()))?;
         }
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-        let mut master = Entry::new("attack".parse()?, Key::generate()?, State::Primary);
+        let mut master = KeyEntry::new("attack".parse()?, Key::generate()?, State::Primary);
         master.is_master = true;
         let keyring = Keyring::of(vec![master.clone()])?;
         let mut file =
             File::options().write(true).create_new(true).mode(0o600).open(dir.join("keys.json"))?;
         file.write_all(keyring.to_json().as_bytes())?;
         let dir = dir.canonicalize()?;
-        Ok(Self { dir, node: Rabbit::start()?, master, model: "attacked".parse()? })
+        Ok(Self { dir, node: Rabbit::start()?, master, model: "attacked".parse()?, preload })
     }
 
     /// Returns the path of a folder for an attacker's files.
@@ -77,10 +78,16 @@ impl Stage {
         Ok(Client::builder().broker(broker).keys(keys).name(tenant.as_str()).connect().await?)
     }
 
+    /// Returns the key under which a tenant seals requests to the attacked model.
+    pub(crate) async fn data_key(&self, tenant: &Tenant) -> Result<DataKey> {
+        let scope = Scope { model: self.model.clone(), tenant: tenant.clone() };
+        Ok(Keyring::of(vec![self.master.derive(&scope)])?.data_key(&scope).await?)
+    }
+
     /// Starts a worker with the bundled model and waits until it consumes requests.
-    pub(crate) async fn worker(&self, name: &str, url: &str) -> Result<Worker> {
+    pub(crate) async fn worker(&self, name: &str, url: &str) -> Result<Process> {
         let worker = self.start(name, url, &bundled("tale-7m"), &self.model, 0)?;
-        worker.ready().await?;
+        worker.until(CONSUMES).await?;
         Ok(worker)
     }
 
@@ -93,7 +100,7 @@ impl Stage {
         target: &Path,
         model: &ModelName,
         nice: u32,
-    ) -> Result<Worker> {
+    ) -> Result<Process> {
         let config = format!(
             "[worker]\nmodel = \"{model}\"\nname = \"{name}\"\ngrace_s = 1\n\
              [broker]\nurl = \"{url}?heartbeat=10\"\n\
@@ -103,82 +110,40 @@ impl Stage {
              model_loading_timeout = 30\n",
             target.display()
         );
-        let path = self.dir.join(format!("{name}.toml"));
-        fs::write(&path, config)?;
-        let log = self.dir.join(format!("{name}.log"));
-        let file = File::options().create(true).append(true).open(&log)?;
-        let mut command = Command::new("sh");
-        command
-            .arg("-c")
-            .arg(format!("ulimit -v {ADDRESS_SPACE_KIB}; exec nice -n {nice} \"$0\" \"$@\""));
-        command.arg(std::env::current_exe()?).arg("worker").arg(&path);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(file);
-        // The length is read before the start, because a worker that fails at once has logged by
-        // the next line.
-        let began = fs::metadata(&log)?.len();
-        let child = command.spawn().context("starting a worker")?;
-        Ok(Worker { child, log, began: usize::try_from(began)? })
+        fs::write(self.dir.join(format!("{name}.toml")), config)?;
+        self.run("worker", name, nice)
+    }
+
+    /// Starts a part of this program with the configuration `<name>.toml`.
+    fn run(&self, part: &str, name: &str, nice: u32) -> Result<Process> {
+        Process::start(&self.dir, part, name, nice, self.preload.as_deref())
+    }
+
+    /// Starts a gateway, and waits until it takes requests. Its tenants have the given keys.
+    pub(crate) async fn gateway(&self, keys: &[Entry]) -> Result<(Process, SocketAddr)> {
+        for key in keys {
+            access::add(&self.dir.join("api-keys.json"), key.clone())?;
+        }
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nsealed = true\nmax_connections = {CONNECTIONS}\n\
+             [broker]\nurl = \"{}\"\n[keys]\nkeyring = \"keys.json\"\n\
+             [access]\nfile = \"api-keys.json\"\n\
+             [store]\npath = \"replies.redb\"\nkey_file = \"store.key\"\nkeep_s = 20\n\
+             [models.{}]\ncontext = 512\n",
+            self.url(),
+            self.model
+        );
+        fs::write(self.dir.join("gateway.toml"), config)?;
+        let process = self.run("gateway", "gateway", 0)?;
+        process.until(LISTENING).await?;
+        let words = process.words()?;
+        let address =
+            words.lines().find_map(|line| line.split_once(LISTENING)?.1.trim().parse().ok());
+        Ok((process, address.context("the gateway's log has no address")?))
     }
 }
 
 /// Returns the path of a bundled model.
 pub(crate) fn bundled(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models").join(name)
-}
-
-/// Process of a worker, killed on drop.
-pub(crate) struct Worker {
-    child: Child,
-    log: PathBuf,
-    /// Offset in the log file at which this process begins. A restarted worker appends to the log
-    /// of its predecessor.
-    began: usize,
-}
-
-impl Worker {
-    /// Waits until the worker consumes requests.
-    pub(crate) async fn ready(&self) -> Result<()> {
-        let began = Instant::now();
-        while !self.words()?.contains("taking requests") {
-            let words = self.words()?;
-            ensure!(began.elapsed() < READY_WITHIN, "a worker is not ready; it says:\n{words}");
-            sleep(LOOK_EVERY).await;
-        }
-        Ok(())
-    }
-
-    /// Returns the exit code or signal, if the process has ended.
-    pub(crate) fn ended(&mut self) -> Result<Option<String>> {
-        Ok(self.child.try_wait()?.map(|status| match status.signal() {
-            Some(signal) => format!("signal {signal}"),
-            None => format!("exit code {}", status.code().unwrap_or_default()),
-        }))
-    }
-
-    /// Returns the log of this process.
-    pub(crate) fn words(&self) -> Result<String> {
-        let bytes = fs::read(&self.log)?;
-        Ok(String::from_utf8_lossy(bytes.get(self.began..).unwrap_or_default()).into_owned())
-    }
-
-    pub(crate) fn log(&self) -> String {
-        self.log.display().to_string()
-    }
-
-    /// Returns the peak resident memory in MiB; 0 if the process has ended.
-    pub(crate) fn peak_mib(&self) -> Result<u64> {
-        let Ok(status) = fs::read_to_string(format!("/proc/{}/status", self.child.id())) else {
-            return Ok(0);
-        };
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = peak.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-        Ok(kib.unwrap_or_default() >> 10)
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

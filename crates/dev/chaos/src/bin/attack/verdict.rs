@@ -18,6 +18,16 @@ const ALWAYS_FINE: f64 = 0.25;
 /// decryption, the model, and its KV cache.
 const MOST_MIB: u64 = 1024;
 
+/// Maximum memory of the gateway above that of an idle one, in MiB, whatever one tenant sends.
+const MOST_ABOVE_IDLE_MIB: u64 = 512;
+
+/// Maximum memory of the gateway above that of an idle one [`GIVEN_BACK_WITHIN`] after the attack, in
+/// MiB.
+const MOST_KEPT_MIB: u64 = 64;
+
+/// Time in which the gateway gives memory back.
+pub(crate) const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(60);
+
 /// Maximum number of violations kept with their text; further ones are only counted.
 const MOST_WORDS: usize = 40;
 
@@ -38,13 +48,38 @@ struct State {
     longest_s: BTreeMap<String, f64>,
     /// Peak resident memory of the processes, in MiB.
     peak_mib: BTreeMap<String, u64>,
+    gateway: Option<GatewayMemory>,
     #[serde(skip)]
-    alone: Vec<f64>,
-    #[serde(skip)]
-    beside: Vec<f64>,
-    neighbor: Neighbor,
+    times: BTreeMap<&'static str, Times>,
+    /// Times of the neighbor, by its way to the worker.
+    neighbor: BTreeMap<&'static str, Neighbor>,
     failures: Vec<String>,
     failed: u64,
+}
+
+/// Resident memory of the gateway, in MiB.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct GatewayMemory {
+    pub(crate) idle_mib: u64,
+    pub(crate) peak_mib: u64,
+    /// At the end of the attack.
+    pub(crate) end_mib: u64,
+    /// When it was given back, or at the end of [`GIVEN_BACK_WITHIN`].
+    pub(crate) left_mib: u64,
+}
+
+impl GatewayMemory {
+    /// Returns true if no more is kept than is allowed.
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.left_mib <= self.idle_mib + MOST_KEPT_MIB
+    }
+}
+
+/// Times to first token, in seconds.
+#[derive(Clone, Debug, Default)]
+struct Times {
+    alone: Vec<f64>,
+    attacked: Vec<f64>,
 }
 
 /// Time to first token of the neighbor, in seconds.
@@ -60,13 +95,28 @@ struct Neighbor {
 }
 
 impl Neighbor {
+    fn of(times: Times) -> Self {
+        let Times { mut alone, mut attacked } = times;
+        alone.sort_by(f64::total_cmp);
+        attacked.sort_by(f64::total_cmp);
+        Self {
+            requests: alone.len() + attacked.len(),
+            alone_p50_s: percentile(&alone, 0.5),
+            alone_p95_s: percentile(&alone, 0.95),
+            alone_most_s: percentile(&alone, 1.0),
+            attacked_p50_s: percentile(&attacked, 0.5),
+            attacked_p95_s: percentile(&attacked, 0.95),
+            attacked_most_s: percentile(&attacked, 1.0),
+        }
+    }
+
     /// Returns both times, alone and under attack, with their ratios.
-    fn line(&self) -> String {
+    fn line(&self, door: &str) -> String {
         let Self { requests, alone_p95_s, alone_most_s, attacked_p95_s, attacked_most_s, .. } =
             self;
         let ratio = |attacked: f64, alone: f64| attacked / alone.max(1e-9);
         format!(
-            "neighbor: {requests} requests, first token p95 {alone_p95_s:.3} s alone, \
+            "neighbor at the {door}: {requests} requests, first token p95 {alone_p95_s:.3} s alone, \
              {attacked_p95_s:.3} s attacked ({:.1} times), slowest {alone_most_s:.3} s alone, \
              {attacked_most_s:.3} s attacked ({:.1} times)",
             ratio(*attacked_p95_s, *alone_p95_s),
@@ -106,14 +156,20 @@ impl Verdict {
         *peak = mib.max(*peak);
     }
 
-    /// Records a time to first token of the neighbor.
-    pub(crate) fn first_token(&self, attacked: bool, took: Duration) {
+    /// Records the memory of the gateway.
+    pub(crate) fn gateway(&self, memory: GatewayMemory) {
+        self.state().gateway = Some(memory);
+    }
+
+    /// Records a time to first token of the neighbor, whose requests take this way.
+    pub(crate) fn first_token(&self, door: &'static str, attacked: bool, took: Duration) {
         let mut state = self.state();
-        let times = if attacked { &mut state.beside } else { &mut state.alone };
+        let times = state.times.entry(door).or_default();
+        let times = if attacked { &mut times.attacked } else { &mut times.alone };
         times.push(took.as_secs_f64());
     }
 
-    /// Checks a worker's log for panics, aborts and input text.
+    /// Checks a process's log for panics, aborts and input text.
     pub(crate) fn log(&self, words: &str) {
         for wrong in [
             "panicked at",
@@ -124,7 +180,7 @@ impl Verdict {
             "memory allocation of",
         ] {
             if let Some(line) = words.lines().find(|line| line.contains(wrong)) {
-                self.fails(&format!("a worker's log says `{wrong}`: {line}"));
+                self.fails(&format!("a log says `{wrong}`: {line}"));
             }
         }
     }
@@ -148,7 +204,14 @@ impl Verdict {
         for (process, mib) in &state.peak_mib {
             println!("{process}: {mib} MiB at most");
         }
-        println!("{}", state.neighbor.line());
+        if let Some(GatewayMemory { idle_mib, peak_mib, end_mib, left_mib }) = state.gateway {
+            println!(
+                "gateway: {idle_mib} MiB idle, {peak_mib} at most, {end_mib} at the end, {left_mib} left"
+            );
+        }
+        for (door, neighbor) in &state.neighbor {
+            println!("{}", neighbor.line(door));
+        }
         match state.failed {
             0 => println!("0 deaths, every promise was kept"),
             failed => println!("{failed} promises were broken"),
@@ -156,28 +219,35 @@ impl Verdict {
     }
 
     fn judge(&self) {
-        let (neighbor, peaks) = {
+        let (neighbors, peaks, gateway) = {
             let mut state = self.state();
-            let (mut alone, mut beside) = (state.alone.clone(), state.beside.clone());
-            alone.sort_by(f64::total_cmp);
-            beside.sort_by(f64::total_cmp);
-            state.neighbor = Neighbor {
-                requests: alone.len() + beside.len(),
-                alone_p50_s: percentile(&alone, 0.5),
-                alone_p95_s: percentile(&alone, 0.95),
-                alone_most_s: percentile(&alone, 1.0),
-                attacked_p50_s: percentile(&beside, 0.5),
-                attacked_p95_s: percentile(&beside, 0.95),
-                attacked_most_s: percentile(&beside, 1.0),
-            };
-            (state.neighbor, state.peak_mib.clone())
+            let times = state.times.clone();
+            state.neighbor =
+                times.into_iter().map(|(door, times)| (door, Neighbor::of(times))).collect();
+            (state.neighbor.clone(), state.peak_mib.clone(), state.gateway)
         };
-        let allowed = (MOST_SLOWER * neighbor.alone_p95_s).max(ALWAYS_FINE);
-        if neighbor.attacked_p95_s > allowed {
+        for (door, neighbor) in neighbors {
+            let allowed = (MOST_SLOWER * neighbor.alone_p95_s).max(ALWAYS_FINE);
             let (had, alone) = (neighbor.attacked_p95_s, neighbor.alone_p95_s);
-            self.fails(&format!(
-                "the neighbor's first token took {had:.3} s (p95), {alone:.3} s alone; {allowed:.3} s are allowed"
-            ));
+            if had > allowed {
+                self.fails(&format!(
+                    "the first token of the neighbor at the {door} took {had:.3} s (p95), {alone:.3} s alone; {allowed:.3} s are allowed"
+                ));
+            }
+        }
+        if let Some(memory) = gateway {
+            let GatewayMemory { idle_mib, peak_mib, left_mib, .. } = memory;
+            if peak_mib > idle_mib + MOST_ABOVE_IDLE_MIB {
+                self.fails(&format!(
+                    "the gateway held {peak_mib} MiB, {idle_mib} MiB idle; {MOST_ABOVE_IDLE_MIB} more are allowed"
+                ));
+            }
+            if !memory.is_given_back() {
+                let within = GIVEN_BACK_WITHIN.as_secs();
+                self.fails(&format!(
+                    "the gateway kept {left_mib} MiB {within} s after the attack, {idle_mib} MiB idle; {MOST_KEPT_MIB} more are allowed"
+                ));
+            }
         }
         for (process, mib) in peaks.into_iter().filter(|(_, mib)| *mib > MOST_MIB) {
             self.fails(&format!("{process} held {mib} MiB, {MOST_MIB} are allowed"));
@@ -198,13 +268,13 @@ fn percentile(sorted: &[f64], part: f64) -> f64 {
 mod tests {
     use std::time::Duration;
 
-    use super::Verdict;
+    use super::{GatewayMemory, Verdict};
 
     #[track_caller]
     fn check(alone_ms: u64, attacked_ms: u64, holds: bool) {
         let verdict = Verdict::new(1, 60);
         for (attacked, ms) in [(false, alone_ms), (true, attacked_ms)] {
-            verdict.first_token(attacked, Duration::from_millis(ms));
+            verdict.first_token("broker", attacked, Duration::from_millis(ms));
         }
         verdict.judge();
         assert_eq!(verdict.holds(), holds, "{alone_ms} ms alone, {attacked_ms} ms attacked");
@@ -222,11 +292,24 @@ mod tests {
     fn the_slowest_first_tokens_alone_and_attacked_are_told_together() {
         let verdict = Verdict::new(1, 60);
         for (attacked, ms) in [(false, 100), (false, 200), (true, 300), (true, 500)] {
-            verdict.first_token(attacked, Duration::from_millis(ms));
+            verdict.first_token("broker", attacked, Duration::from_millis(ms));
         }
         verdict.judge();
-        let line = verdict.state().neighbor.line();
+        let line = verdict.state().neighbor["broker"].line("broker");
         assert!(line.ends_with("slowest 0.200 s alone, 0.500 s attacked (2.5 times)"), "{line}");
+    }
+
+    #[test]
+    fn a_gateway_may_hold_512_mib_and_keep_64() {
+        let check = |peak_mib: u64, left_mib: u64| {
+            let verdict = Verdict::new(1, 60);
+            let end_mib = peak_mib;
+            verdict.gateway(GatewayMemory { idle_mib: 20, peak_mib, end_mib, left_mib });
+            verdict.judge();
+            verdict.holds()
+        };
+        assert!(check(532, 84));
+        assert!(!check(533, 84) && !check(532, 85));
     }
 
     #[test]

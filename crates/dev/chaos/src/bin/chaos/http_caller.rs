@@ -14,9 +14,9 @@ use nsbridge_protocol::Uuid;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::http::{Response, send};
 use crate::journal::{Journal, What};
 use crate::plan::Ask;
+use nsbridge_chaos::http::{Response, send};
 
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);

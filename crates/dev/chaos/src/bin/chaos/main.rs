@@ -16,7 +16,6 @@ mod engine;
 mod failure_excerpt;
 mod follow;
 mod gateway;
-mod http;
 mod http_caller;
 mod journal;
 mod order;

@@ -16,9 +16,9 @@ use super::start::{part_command, unread_pipe};
 use super::supervised_process::SupervisedProcess;
 use super::{KEYRING, PATIENCE, Stage};
 use crate::follow::serves;
-use crate::http::send;
 use crate::http_caller::{HttpCaller, Known, Manner};
 use crate::journal::{Line, What};
+use nsbridge_chaos::http::send;
 
 /// File of the key that the gateways of a round share.
 const STORE_KEY: &str = "store.key";

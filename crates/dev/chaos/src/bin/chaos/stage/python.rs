@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{PATIENCE, Stage};
 use crate::follow::{gone, runs};
-use crate::http;
+use nsbridge_chaos::http;
 
 const MODEL: &str = include_str!("../model.py");
 

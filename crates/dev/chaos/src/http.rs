@@ -12,8 +12,9 @@ const LARGEST: usize = 16 << 20;
 
 /// Response whose body is read.
 #[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
+pub struct Response {
+    /// Status code.
+    pub status: u16,
     chunked: bool,
     /// Number of bytes of a body that is not chunked.
     length: usize,
@@ -23,7 +24,7 @@ pub(crate) struct Response {
 }
 
 /// Sends a request with these further header lines.
-pub(crate) async fn send(
+pub async fn send(
     to: SocketAddr,
     method: &str,
     path: &str,
@@ -60,7 +61,7 @@ impl Response {
     }
 
     /// Reads a body that is not chunked.
-    pub(crate) async fn whole(mut self) -> Result<String> {
+    pub async fn whole(mut self) -> Result<String> {
         ensure!(!self.chunked && self.length <= LARGEST, "the body has an unexpected form");
         let mut body = vec![0; self.length];
         self.stream.read_exact(&mut body).await?;
@@ -72,12 +73,13 @@ impl Response {
     /// # Errors
     ///
     /// Returns an error if the connection ends before the body.
-    pub(crate) async fn event(&mut self) -> Result<Option<Value>> {
+    pub async fn event(&mut self) -> Result<Option<Value>> {
         loop {
             while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                if let Some(data) = line.strip_prefix(b"data: ") {
-                    return Ok(Some(serde_json::from_slice(data)?));
+                match line.strip_prefix(b"data: ").map(<[u8]>::trim_ascii) {
+                    Some(b"[DONE]") | None => {}
+                    Some(data) => return Ok(Some(serde_json::from_slice(data)?)),
                 }
             }
             if !self.chunk().await? {

@@ -1,0 +1,3 @@
+//! Parts that the fault scenarios and the attacks share.
+
+pub mod http;
