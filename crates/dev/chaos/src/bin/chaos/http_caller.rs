@@ -14,9 +14,10 @@ use nsbridge_protocol::Uuid;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::gate::Gate;
 use crate::http::{Response, send};
 use crate::journal::{Journal, What};
-use crate::plan::Ask;
+use crate::plan::{Ask, Reading};
 
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -63,6 +64,7 @@ pub(crate) struct HttpCaller {
     pub(crate) balanced: Balanced,
     pub(crate) ask: Ask,
     pub(crate) manner: Manner,
+    pub(crate) gate: Gate,
     pub(crate) known: Known,
 }
 
@@ -106,6 +108,9 @@ impl HttpCaller {
                 sleep(PAUSE).await;
                 continue;
             };
+            if self.ask.reading == Reading::AfterGate {
+                self.gate.opened().await;
+            }
             match response.status {
                 200 => self.follow(&mut response, next).await?,
                 503 => {}
