@@ -16,6 +16,10 @@ use tokio_util::sync::CancellationToken;
 use crate::class::Class;
 use crate::error::ApiError;
 
+/// Maximum number of pieces of a part. A connection makes events of a whole part at once, so one that
+/// reads slowly would have the events of most of its reply in memory.
+const MOST_PIECES: usize = 256;
+
 /// Piece of a reply, with the bytes that the worker sent.
 ///
 /// The bytes are needed to continue the reply elsewhere: a worker compares the pieces that it
@@ -315,7 +319,8 @@ pub(crate) struct Reader {
     restarts: u32,
 }
 
-/// Next part of a reply: pieces that are there at once, and the end if it follows them.
+/// Next part of a reply: pieces that are there at once, up to [`MOST_PIECES`], and the end if it follows
+/// them.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     pub(crate) pieces: Vec<Arc<RawPiece>>,
@@ -346,9 +351,11 @@ impl Reader {
         let log = self.run.log.lock();
         let restarted = log.restarts != self.restarts && self.at > 0;
         self.restarts = log.restarts;
-        let pieces = log.pieces.get(self.at..).unwrap_or_default().to_vec();
+        let unread = log.pieces.get(self.at..).unwrap_or_default();
+        let pieces = unread[..unread.len().min(MOST_PIECES)].to_vec();
         self.at += pieces.len();
-        let (foreign, ending) = (log.foreign, log.ending.clone());
+        let ending = log.ending.clone().filter(|_| pieces.len() == unread.len());
+        let foreign = log.foreign;
         let part = Part { pieces, restarted, foreign, ending };
         (part.restarted || !part.pieces.is_empty() || part.ending.is_some()).then_some(part)
     }
@@ -390,7 +397,26 @@ mod tests {
 
     use nsbridge_protocol::{RequestId, Uuid};
 
-    use super::{Class, RawPiece, Run};
+    use super::{Class, Ending, MOST_PIECES, RawPiece, Run, draining};
+
+    #[tokio::test]
+    async fn a_reader_that_comes_late_gets_the_pieces_in_parts_and_the_end_with_the_last() {
+        let id = RequestId(Uuid::from_u128(1));
+        let run = Arc::new(Run::new(id, SystemTime::now(), true, Class::default()));
+        let piece = |token| serde_json::from_str(&format!(r#"{{"token":{token},"text":""}}"#));
+        let pieces: Vec<Arc<RawPiece>> = (0..1000).map(|n| Arc::new(piece(n).unwrap())).collect();
+        run.restore(pieces, None, Some(Ending::Failed(draining())));
+        let (mut reader, mut tokens) = (run.reader(), Vec::new());
+        loop {
+            let part = reader.next().await;
+            assert!(part.pieces.len() <= MOST_PIECES, "{}", part.pieces.len());
+            tokens.extend(part.pieces.iter().map(|piece| piece.piece.token));
+            if part.ending.is_some() {
+                break;
+            }
+        }
+        assert_eq!(tokens, (0..1000).collect::<Vec<_>>());
+    }
 
     #[test]
     fn what_a_worker_withdraws_neither_takes_memory_nor_counts_as_restored() {

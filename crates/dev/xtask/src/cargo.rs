@@ -111,6 +111,14 @@ impl Cargo {
         Ok(self.target_dir().join("release/nsbridge"))
     }
 
+    /// Returns a command that runs a program of the dev profile, which is built, in the root of the
+    /// source tree.
+    pub(crate) fn built(&self, program: &str) -> Command {
+        let mut command = in_root(self.target_dir().join("debug").join(program));
+        command.current_dir(self.tree.as_deref().unwrap_or(&root()));
+        command
+    }
+
     /// Returns true if cargo has this subcommand.
     pub(crate) fn has(&self, subcommand: &str) -> bool {
         succeeds(self.command(&[subcommand, "--version"]))

@@ -1,7 +1,7 @@
 //! `cargo xtask chaos`: tests with injected faults.
 //!
-//! Builds the driver in the dev profile, which takes most of a minute the first time: its
-//! dependencies have other features here than in the tests.
+//! Builds the driver and the command `nsbridge` in the dev profile, which takes minutes the first time:
+//! their dependencies have other features here than in the tests.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -13,6 +13,9 @@ use crate::{machine, output};
 
 /// Scenario that shifts clocks and needs libfaketime.
 const CLOCKS: &str = "clock-skew";
+
+/// Scenario with clients of every kind.
+const EVERY_CLIENT: &str = "slow-reader";
 
 /// First part of the names of scenarios with models in Python.
 const IN_PYTHON: &str = "python-";
@@ -62,7 +65,8 @@ enum Client {
     /// Client in Rust.
     #[default]
     Rust,
-    /// Client of the Python package. Scenarios with callers of a gateway are left out.
+    /// Client of the Python package. Scenarios with callers of a gateway, and the one with
+    /// clients of every kind, are left out.
     Python,
 }
 
@@ -85,7 +89,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
         prepare(&arguments.scenarios)?;
         output::step("chaos");
     }
-    ensure!(play(driver(cargo), arguments)?, "the proof by faults failed; it says where above");
+    ensure!(play(driver(cargo)?, arguments)?, "the proof by faults failed; it says where above");
     Ok(())
 }
 
@@ -101,12 +105,34 @@ pub(crate) fn prepare(scenarios: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command that builds and runs the driver.
-pub(crate) fn driver(cargo: &Cargo) -> Command {
-    let package = ["run", "--quiet", "--package", "nsbridge-chaos"];
-    let mut command = cargo.command(&package);
-    command.args(["--bin", "chaos", "--"]);
+/// Returns the command that builds the driver, and beside it the command `nsbridge`, which the driver
+/// starts. In two builds they would differ in the features of their dependencies, which all would be
+/// built twice.
+fn build(cargo: &Cargo) -> Command {
+    let packages = ["build", "--quiet", "--package", "nsbridge-chaos", "--package", "nsbridge-cli"];
+    let mut command = cargo.command(&packages);
+    command.args(["--bin", "chaos", "--bin", "nsbridge"]);
     command
+}
+
+/// Builds the driver and returns the command that runs it.
+///
+/// # Errors
+///
+/// Returns an error if it does not build.
+pub(crate) fn driver(cargo: &Cargo) -> Result<Command> {
+    ensure!(cargo::run(build(cargo))?, "the driver does not build");
+    Ok(cargo.built("chaos"))
+}
+
+/// Adds the interpreter of clients in Python to the arguments of the driver.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the packages.
+pub(crate) fn with_python(driver: &mut Command) -> Result<()> {
+    driver.arg("--python").arg(machine::client()?);
+    Ok(())
 }
 
 fn play(mut command: Command, arguments: &Arguments) -> Result<bool> {
@@ -121,8 +147,12 @@ fn play(mut command: Command, arguments: &Arguments) -> Result<bool> {
         command.arg("--list");
         return cargo::run(command);
     }
+    let every_client = scenarios.is_empty() || scenarios.iter().any(|name| name == EVERY_CLIENT);
+    if every_client || *client == Client::Python {
+        with_python(&mut command)?;
+    }
     if *client == Client::Python {
-        command.arg("--python-client").arg(machine::client()?);
+        command.arg("--python-client");
     }
     for name in scenarios {
         command.args(["--scenario", name]);

@@ -115,12 +115,10 @@ impl Mutant {
 fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
     match mutant.judge {
         Judge::Scenario(name, rounds) => {
-            build(cargo, &["build", "--package", "nsbridge-chaos"])?;
-            Ok(!chaos::attended(scenario(cargo, name, rounds, mutant.name))?)
+            Ok(!chaos::attended(scenario(cargo, name, rounds, mutant.name)?)?)
         }
         Judge::Timing(fault, name) => {
-            build(cargo, &["build", "--package", "nsbridge-chaos"])?;
-            let mut command = scenario(cargo, name, 1, mutant.name);
+            let mut command = scenario(cargo, name, 1, mutant.name)?;
             command.env(TIMING, fault);
             Ok(!chaos::attended(command)?)
         }
@@ -153,23 +151,31 @@ fn built(mut command: Command) -> Result<()> {
 }
 
 fn control(cargo: &Cargo, chosen: &[&Mutant]) -> Result<bool> {
-    let mut command = chaos::driver(cargo);
-    command.args(["--seed", SEED]).arg("--out").arg(place().join("journals/control"));
-    let mut any = false;
-    for mutant in chosen {
-        if let Judge::Scenario(name, _) | Judge::Timing(_, name) = mutant.judge {
-            command.args(["--scenario", name]);
-            any = true;
-        }
+    let judge = |mutant: &&Mutant| match mutant.judge {
+        Judge::Scenario(name, _) | Judge::Timing(_, name) => Some(name),
+        Judge::Attack(..) | Judge::Test { .. } => None,
+    };
+    let scenarios: Vec<_> = chosen.iter().filter_map(judge).collect();
+    if scenarios.is_empty() {
+        return Ok(true);
     }
-    Ok(!any || chaos::attended(command)?)
+    let mut command = driver(cargo, "control")?;
+    command.args(scenarios.iter().flat_map(|name| ["--scenario", name]));
+    chaos::attended(command)
 }
 
-fn scenario(cargo: &Cargo, name: &str, rounds: usize, mutant: &str) -> Command {
-    let mut command = chaos::driver(cargo);
-    command.args(["--seed", SEED, "--scenario", name, "--rounds", &rounds.to_string()]);
-    command.arg("--out").arg(place().join("journals").join(mutant));
-    command
+fn scenario(cargo: &Cargo, name: &str, rounds: usize, mutant: &str) -> Result<Command> {
+    let mut command = driver(cargo, mutant)?;
+    command.args(["--scenario", name, "--rounds", &rounds.to_string()]);
+    Ok(command)
+}
+
+/// Builds the driver of scenarios; a failed build is an error, since it proves nothing.
+fn driver(cargo: &Cargo, journals: &str) -> Result<Command> {
+    let mut command = chaos::driver(cargo)?;
+    chaos::with_python(&mut command)?;
+    command.args(["--seed", SEED]).arg("--out").arg(place().join("journals").join(journals));
+    Ok(command)
 }
 
 fn attacked(cargo: &Cargo, name: &str, seconds: u64, mutant: &str) -> Command {

@@ -3,6 +3,7 @@
 mod gateways;
 mod publishing;
 mod python;
+mod slow_readers;
 
 /// Deliberate fault in the code.
 pub(super) struct Mutant {
@@ -29,7 +30,7 @@ pub(super) enum Judge {
 
 /// Returns all mutants. Each one breaks one promise.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    let others = [gateways::MUTANTS, publishing::MUTANTS, python::MUTANTS];
+    let others = [gateways::MUTANTS, publishing::MUTANTS, python::MUTANTS, slow_readers::MUTANTS];
     MUTANTS.iter().chain(others.into_iter().flatten())
 }
 
@@ -98,13 +99,6 @@ const MUTANTS: &[Mutant] = &[
             "Some(known) if !(self.replay_key)(known).is_empty() => {}",
         )],
         judge: Judge::Scenario("differ", 1),
-    },
-    // A client loses a piece of a reply that its caller reads late.
-    Mutant {
-        name: "a-late-caller-misses-a-piece",
-        file: "crates/client/src/inbox.rs",
-        edits: &[("self.read += 1;", "self.read += if self.read == 16 << 10 { 2 } else { 1 };")],
-        judge: Judge::Scenario("slow-client", 1),
     },
     // A panic of the tokenizer on a text ends the worker.
     Mutant {

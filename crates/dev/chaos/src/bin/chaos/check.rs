@@ -15,6 +15,7 @@ mod copies;
 mod flat;
 mod frames;
 mod pace;
+mod peaks;
 mod replies;
 mod rules;
 mod runs;
@@ -102,6 +103,7 @@ fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
     rules::check(plan, lines, &replies, &runs, &mut report);
     rules::check_copies(plan, copies, &mut report);
     flat::check(plan, lines, &mut report);
+    peaks::check(plan, lines, &mut report);
     pace::check(plan, &replies, &runs, &mut report);
     let place = format!("{}-{}", plan.scenario, plan.round);
     let Report { lost, repeated, double_runs, broken, .. } = &mut report;

@@ -21,6 +21,7 @@ from nsbridge.text import TextPiece
 REQUEST = b"NSBQ"
 NOBODYS_QUEUE = f"nsbridge.reply.{0:032x}"
 FORGED_COUNT = 40  # above every limit of a worker
+LOOK_EVERY_S = 0.02
 FORGED_HEADERS = {"x-delivery-count": FORGED_COUNT, "x-acquired-count": FORGED_COUNT}
 
 
@@ -76,56 +77,83 @@ class Hearing:
         self._watcher.disconnected()
 
 
+class Gate:
+    """Gate of the round: callers that read late wait until the driver opens it."""
+
+    def __init__(self, folder: str):
+        self._file = os.path.join(folder, "gate")
+
+    @property
+    def is_open(self) -> bool:
+        return os.path.exists(self._file)
+
+
+def options(ask: dict) -> dict:
+    """Returns the options of a request."""
+    return {
+        "read": TextPiece.read,
+        "seed": ask["seed"],
+        "bulk": ask["priority"] == "bulk",
+        "timeout": ask["timeout_ms"] / 1000,
+    }
+
+
+class Record:
+    """Record of one request in the journal."""
+
+    def __init__(self, journal: Journal, n: int):
+        self._journal, self._n, self.pieces = journal, n, 0
+
+    def note(self, what: str, request: str, **fields) -> None:
+        self._journal.note(what, n=self._n, request=request, **fields)
+
+    def take(self, request: str, event) -> None:
+        """Records an event of the reply."""
+        if isinstance(event, events.Piece):
+            self.note("piece", request, index=self.pieces, text=event.value.text)
+            self.pieces += 1
+        elif isinstance(event, events.Restart):
+            self.pieces = event.kept
+            self.note("restarted", request, kept=event.kept)
+        elif isinstance(event, events.Waiting):
+            self.note("waiting", request)
+        elif isinstance(event, events.Hint):
+            self.note("hint", request, code=event.code)
+        elif isinstance(event, events.Done):
+            self.note("done", request)
+
+    def failed(self, request: str, error: errors.Error) -> None:
+        """Records the error that ended the reply."""
+        self.note("failed", request, code=code(error), message=str(error))
+
+
 class Caller:
     """Caller of one request."""
 
-    def __init__(self, client: AsyncClient, journal: Journal, ask: dict):
-        self._client, self._journal, self._ask = client, journal, ask
-        self._n = ask["order"]["n"]
+    def __init__(self, client: AsyncClient, gate: Gate, ask: dict, record: Record):
+        self._client, self._gate, self._ask, self._record = client, gate, ask, record
 
     async def ask(self, model: str, began: float) -> None:
-        ask = self._ask
+        ask, request = self._ask, ""
         await asyncio.sleep(began + ask["after_ms"] / 1000 - time.monotonic())
-        reply = self._client.submit(
-            model,
-            ask["order"],
-            read=TextPiece.read,
-            seed=ask["seed"],
-            bulk=ask["priority"] == "bulk",
-            timeout=ask["timeout_ms"] / 1000,
-        )
-        request = ""
+        reply = self._client.submit(model, ask["order"], **options(ask))
         try:
             request = (await reply).id
-            self._note("asked", request)
+            self._record.note("asked", request)
             await self._read(reply, request, ask["reading"])
         except errors.Error as error:
-            self._note("failed", request, code=code(error), message=str(error))
+            self._record.failed(request, error)
 
     async def _read(self, reply, request: str, reading) -> None:
         limits = reading if isinstance(reading, dict) else {}
-        await asyncio.sleep(limits.get("AfterMs", 0) / 1000)
-        pieces = 0
+        while reading == "AfterGate" and not self._gate.is_open:
+            await asyncio.sleep(LOOK_EVERY_S)
         async for event in reply.events():
-            if isinstance(event, events.Piece):
-                self._note("piece", request, index=pieces, text=event.value.text)
-                pieces += 1
-            elif isinstance(event, events.Restart):
-                pieces = event.kept
-                self._note("restarted", request, kept=pieces)
-            elif isinstance(event, events.Waiting):
-                self._note("waiting", request)
-            elif isinstance(event, events.Hint):
-                self._note("hint", request, code=event.code)
-            elif isinstance(event, events.Done):
-                self._note("done", request)
-            if pieces == limits.get("UntilPiece"):
-                self._note("cancelled", request)
+            self._record.take(request, event)
+            if self._record.pieces == limits.get("UntilPiece"):
+                self._record.note("cancelled", request)
                 await reply.cancel()
                 return
-
-    def _note(self, what: str, request: str, **fields) -> None:
-        self._journal.note(what, n=self._n, request=request, **fields)
 
 
 def code(error: errors.Error) -> str:
@@ -157,7 +185,7 @@ async def submit_all(config: dict) -> None:
     if limit is not None:
         constants.REPLY_QUEUE_ARGUMENTS["x-max-length-bytes"] = limit
     name, journal = config["name"], Journal(config["dir"])
-    broker = Watched(config["url"], name, journal, config["trick"])
+    broker, gate = Watched(config["url"], name, journal, config["trick"]), Gate(config["dir"])
     async with AsyncClient(broker, config["keyring"], tenant="chaos") as client:
         queue = client.reply_queue
         journal.note("client", pid=os.getpid(), name=name, reply_queue=queue)
@@ -167,7 +195,9 @@ async def submit_all(config: dict) -> None:
             raise SystemExit("the driver is gone")
         leave_with_the_starter()
         began = time.monotonic()
-        callers = [Caller(client, journal, ask) for ask in config["asks"]]
+        callers = [
+            Caller(client, gate, ask, Record(journal, ask["order"]["n"])) for ask in config["asks"]
+        ]
         await asyncio.gather(*(caller.ask(config["model"], began) for caller in callers))
         # After the last event, the reply still has control messages to send to its worker.
         await asyncio.sleep(2)

@@ -13,6 +13,7 @@ use nsbridge_queue::{AmqpBroker, Limits};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::gate::Gate;
 use crate::journal::{Journal, What};
 use crate::plan::{Ask, Reading};
 use crate::process::{leave_with_the_starter, wait_for_the_driver};
@@ -68,8 +69,8 @@ async fn submit_all(config: Config) -> Result<()> {
     let tasks: Vec<_> = asks
         .into_iter()
         .map(|ask| {
-            let caller =
-                Caller { client: client.clone(), journal: journal.clone(), n: ask.order.n };
+            let (client, journal) = (client.clone(), journal.clone());
+            let caller = Caller { client, journal, gate: Gate::in_dir(&dir), n: ask.order.n };
             tokio::spawn(caller.ask(model.clone(), ask, began))
         })
         .collect();
@@ -85,6 +86,7 @@ async fn submit_all(config: Config) -> Result<()> {
 struct Caller {
     client: Client,
     journal: Arc<Journal>,
+    gate: Gate,
     n: usize,
 }
 
@@ -106,8 +108,8 @@ impl Caller {
     async fn read(&self, mut reply: Reply<Said>, reading: Reading) -> Result<()> {
         let (n, request) = (self.n, reply.id().to_string());
         self.journal.note(What::Asked { n, request: request.clone() })?;
-        if let Reading::AfterMs(ms) = reading {
-            sleep(Duration::from_millis(ms)).await;
+        if reading == Reading::AfterGate {
+            self.gate.opened().await;
         }
         let mut pieces = 0;
         while let Some(event) = reply.next().await {

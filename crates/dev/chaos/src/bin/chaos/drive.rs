@@ -14,7 +14,7 @@ use crate::check::{self, Report};
 use crate::failure_excerpt;
 use crate::plan::Plan;
 use crate::process::leave_with_the_starter;
-use crate::python_client::has_client;
+use crate::python_client::{Kind, has_client};
 use crate::scenarios::{Needs, SCENARIOS, Scenario};
 use crate::stage::Stage;
 use crate::table;
@@ -40,9 +40,12 @@ pub(crate) struct Drive {
     /// Number of rounds that are played at the same time
     #[arg(long, default_value_t = 6)]
     at_once: usize,
-    /// Python interpreter for clients in Python, in place of clients in Rust
+    /// Python interpreter with the packages of the Python client
     #[arg(long, value_name = "PYTHON")]
-    python_client: Option<PathBuf>,
+    python: Option<PathBuf>,
+    /// Plays with clients in Python, in place of clients in Rust
+    #[arg(long, requires = "python")]
+    python_client: bool,
     /// Exits when standard input closes
     #[arg(long, hide = true)]
     attended: bool,
@@ -60,7 +63,7 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
     if drive.attended {
         leave_with_the_starter();
     }
-    let chosen = choose(&drive.scenarios, drive.python_client.is_some())?;
+    let chosen = choose(&drive.scenarios, drive.python_client)?;
     let seed = match drive.seed {
         Some(seed) => seed,
         None => u64::from(getrandom::u32().map_err(|error| anyhow::anyhow!("{error}"))?),
@@ -76,8 +79,9 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
             those.map(move |scenario| (*scenario, round))
         });
         let (rounds, folder) = (Mutex::new(rounds.collect()), folder.clone());
-        let python = drive.python_client.clone();
-        Lane { rounds, seed, folder, minutes: drive.minutes, python }
+        let (minutes, python) = (drive.minutes, drive.python.clone());
+        let kind = if drive.python_client { Kind::Asyncio } else { Kind::Rust };
+        Lane { rounds, seed, folder, minutes, kind, python }
     };
     let (shared, own) = (lane(false), lane(true));
     let reports = thread::scope(|scope| {
@@ -98,11 +102,11 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
     Ok(table::print(reports))
 }
 
-/// Returns the scenarios with these names, or all. With clients in Python, only those that have a
-/// client process.
+/// Returns the scenarios with these names, or all. With clients in Python, only those whose
+/// clients may be of any kind.
 fn choose(names: &[String], python: bool) -> Result<Vec<&'static Scenario>> {
     for name in names {
-        ensure!(!python || has_client(name), "the callers of `{name}` use a gateway, not a client");
+        ensure!(!python || has_client(name), "`{name}` has no client that could be in Python");
         let known = SCENARIOS.iter().any(|scenario| scenario.name == name);
         ensure!(known, "there is no scenario `{name}`; `--list` shows those that are");
     }
@@ -119,6 +123,8 @@ struct Lane {
     seed: u64,
     folder: PathBuf,
     minutes: u64,
+    /// Kind of clients, unless the scenario decides it.
+    kind: Kind,
     /// Interpreter of clients in Python.
     python: Option<PathBuf>,
 }
@@ -172,6 +178,7 @@ impl Lane {
             Plan { scenario: scenario.name.into(), round, seed: self.seed, ..Plan::default() };
         let mut stage = Stage::set(plan, &dir, Arc::clone(node), runtime)?;
         stage.minutes = self.minutes;
+        stage.client_settings.kind = self.kind;
         stage.client_settings.python.clone_from(&self.python);
         // An error of the scenario becomes a journal event, so that the checker reports it with the
         // other problems.

@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use nsbridge_chaos::http::{Response, send};
 use nsbridge_protocol::Uuid;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::gate::Gate;
 use crate::journal::{Journal, What};
-use crate::plan::Ask;
-use nsbridge_chaos::http::{Response, send};
+use crate::plan::{Ask, Reading};
 
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -63,6 +64,7 @@ pub(crate) struct HttpCaller {
     pub(crate) balanced: Balanced,
     pub(crate) ask: Ask,
     pub(crate) manner: Manner,
+    pub(crate) gate: Gate,
     pub(crate) known: Known,
 }
 
@@ -106,6 +108,9 @@ impl HttpCaller {
                 sleep(PAUSE).await;
                 continue;
             };
+            if self.ask.reading == Reading::AfterGate {
+                self.gate.opened().await;
+            }
             match response.status {
                 200 => self.follow(&mut response, next).await?,
                 503 => {}

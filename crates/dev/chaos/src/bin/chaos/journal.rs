@@ -58,6 +58,14 @@ pub(crate) enum What {
         memory_kib: u64,
         descriptors: usize,
     },
+    /// Peak memory of a process when it was first looked at, and at its end or that of the scenario.
+    Peak {
+        name: String,
+        first_kib: u64,
+        last_kib: u64,
+        /// Maximum growth.
+        most_kib: u64,
+    },
     /// End of the round; processes that still run at this point are killed afterwards.
     Over,
 

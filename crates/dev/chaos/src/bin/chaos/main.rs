@@ -15,6 +15,7 @@ mod drive;
 mod engine;
 mod failure_excerpt;
 mod follow;
+mod gate;
 mod gateway;
 mod http_caller;
 mod journal;

@@ -40,8 +40,8 @@ pub(crate) struct Ask {
 pub(crate) enum Reading {
     /// Reads as fast as possible.
     Eagerly,
-    /// Reads nothing for this number of milliseconds, then as fast as possible.
-    AfterMs(u64),
+    /// Reads nothing until the driver opens the gate of the round, then as fast as possible.
+    AfterGate,
     /// Reads up to this piece, then cancels.
     UntilPiece(usize),
 }

@@ -29,9 +29,17 @@ fn leave() -> ! {
 
 /// Returns the resident memory of a process in KiB and its number of open file descriptors.
 pub(crate) fn held(pid: u32) -> Result<(u64, usize)> {
+    Ok((memory_kib(pid, "VmRSS:")?, std::fs::read_dir(format!("/proc/{pid}/fd"))?.count()))
+}
+
+/// Returns the largest resident memory that a process has had so far, in KiB.
+pub(crate) fn peak_kib(pid: u32) -> Result<u64> {
+    memory_kib(pid, "VmHWM:")
+}
+
+fn memory_kib(pid: u32, field: &str) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = resident.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse().ok());
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
-    Ok((kib.with_context(|| format!("/proc/{pid}/status tells no memory"))?, open))
+    let text = status.lines().find_map(|line| line.strip_prefix(field));
+    let kib = text.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse().ok());
+    kib.with_context(|| format!("/proc/{pid}/status has no {field}"))
 }

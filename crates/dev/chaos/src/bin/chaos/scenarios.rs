@@ -9,6 +9,7 @@ mod forged;
 mod gateways;
 mod network;
 mod python;
+mod slow_reader;
 mod soak;
 mod workers;
 
@@ -57,6 +58,8 @@ scenarios! {
         "a gateway and the worker of a stream are killed at once"
     "client-reconnects-by-sequence" AnyNode gateways::client_reconnects:
         "clients of a gateway leave in mid-stream and read on from the event that they have"
+    "slow-reader" AnyNode slow_reader::slow_reader:
+        "readers of 100,000 pieces that do not read, beside others, in every client"
     "stranded" AnyNode broker::stranded:
         "a consumer that never acks holds requests of a killed worker"
     "python-crash" AnyNode python::crash:
@@ -125,8 +128,6 @@ scenarios! {
         "the same sealed bytes are published twice, to one worker and to two"
     "forged-count" AnyNode broker::forged_count:
         "a publisher writes the broker's delivery count itself"
-    "slow-client" AnyNode clients::slow:
-        "callers that do not read, beside one that does"
     "cancel" AnyNode clients::cancel:
         "callers cancel in mid-stream"
     "idle" AnyNode workers::idle:

@@ -1,8 +1,10 @@
 //! Environment of a scenario: a model of its own, a proxy, workers, clients, and the journal.
 
 mod aim;
+mod ask_command;
 mod forge;
 mod front;
+mod memory_watch;
 mod python;
 mod rights;
 mod start;
@@ -31,7 +33,7 @@ use crate::http_caller::Balanced;
 use crate::journal::{Journal, Line, What};
 use crate::plan::{Ask, Expect, Plan};
 use crate::process::held;
-use crate::python_client::client_command;
+use crate::python_client::{Kind, client_command};
 use crate::random::Random;
 use crate::suspended_thread::SuspendedThread;
 use crate::watched::Trick;
@@ -125,6 +127,7 @@ impl Stage {
                 heartbeat: 10,
                 trick: Trick::None,
                 reply_queue_bytes: None,
+                kind: Kind::Rust,
                 python: None,
             },
             minutes: 0,
@@ -286,10 +289,10 @@ impl Stage {
         };
         let path = self.dir.join(format!("{name}.json"));
         fs::write(&path, serde_json::to_vec(&config)?)?;
-        let (dir, python) = (self.dir.clone(), settings.python.clone());
-        let command = move |name: &str| match &python {
+        let (dir, settings) = (self.dir.clone(), settings.clone());
+        let command = move |name: &str| match settings.kind.program() {
             None => part_command(&dir, name, "client", &path),
-            Some(python) => client_command(&dir, name, python, &path),
+            Some(program) => client_command(&dir, name, program, settings.python.as_deref(), &path),
         };
         self.clients.push(SupervisedProcess::start(&name, &self.journal, false, command)?);
         self.listen()?;
@@ -421,10 +424,12 @@ impl Stage {
         let longest = self.plan.asks.iter().map(|ask| ask.after_ms + ask.timeout_ms).max();
         let limit = Duration::from_millis(longest.unwrap_or(0)) + PATIENCE;
         let asks = self.plan.asks.clone();
+        let (mut ended, mut seen) = (BTreeSet::new(), 0);
         self.follow.wait("the end of every request", limit, |lines| {
-            // One pass over the lines: this check repeats for each new line, on the machine that
-            // runs the workers.
-            let ended: BTreeSet<usize> = lines.iter().filter_map(|line| ends(&line.what)).collect();
+            // Each line once: this check repeats with each new line, on the machine that runs the
+            // workers.
+            ended.extend(lines[seen..].iter().filter_map(|line| ends(&line.what)));
+            seen = lines.len();
             let over = |ask: &Ask| match ask.expect {
                 Expect::Abandoned(_) => running(lines, ask.order.n).is_none(),
                 _ => ended.contains(&ask.order.n),

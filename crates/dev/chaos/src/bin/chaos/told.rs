@@ -1,4 +1,4 @@
-//! Handler for requests that come through a gateway: their text is the order.
+//! Handler for requests of text, as gateways and `nsbridge ask` send them: their text is the order.
 
 use std::path::PathBuf;
 use std::thread::sleep;
@@ -22,6 +22,15 @@ pub(crate) struct Options {
     slots: usize,
 }
 
+/// Input of a request.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Input {
+    /// Order of a client process.
+    Order(Order),
+    Text(Box<TextInput>),
+}
+
 /// Scripted handler whose pieces are tokens.
 #[derive(Debug)]
 pub(crate) struct Told {
@@ -32,7 +41,7 @@ pub(crate) struct Told {
 
 impl Handler for Told {
     type Options = Options;
-    type Input = TextInput;
+    type Input = Input;
     type Output = TextPiece;
 
     fn load(options: Options, _models: Models) -> Result<Self> {
@@ -41,10 +50,15 @@ impl Handler for Told {
         Ok(Self { journal, runs: Runs::in_dir(&dir, worker)?, slots })
     }
 
-    fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
-        let text = input.messages.last().map(|message| message.content.as_str());
-        let order: Order = serde_json::from_str(text.unwrap_or_default())
-            .map_err(|_| Error::bad_input("the text of the request is no order"))?;
+    fn handle(&self, input: Input, job: &mut Job<TextPiece>) -> Result<Finish> {
+        let order = match input {
+            Input::Order(order) => order,
+            Input::Text(input) => {
+                let text = input.messages.last().map(|message| message.content.as_str());
+                serde_json::from_str(text.unwrap_or_default())
+                    .map_err(|_| Error::bad_input("the text of the request is no order"))?
+            }
+        };
         let from = if order.deaf { 0 } else { job.accept_resume().len() };
         let mut call = self.runs.begin(order.n, job.info(), from);
         let seed = job.info().seed;

@@ -35,18 +35,6 @@ pub(super) fn restart(stage: &mut Stage) -> Result<()> {
     stage.start_client()
 }
 
-/// Plays slow callers. They read late and still get all, however many pieces wait for them. Those that
-/// read at once are not affected.
-pub(super) fn slow(stage: &mut Stage) -> Result<()> {
-    stage.plan.rules.one_run_each = true;
-    stage.ask(Ask::new(500, 5).reading(Reading::AfterMs(6000)));
-    stage.ask(Ask::new(100_000, 0).reading(Reading::AfterMs(8000)));
-    stage.ask_for(3, &Ask::new(200, 20));
-    stage.fault("do not read", "two callers")?;
-    stage.start_workers(2)?;
-    stage.start_client()
-}
-
 /// Cancels in mid-stream. A step of the handler takes 100 ms, and the run must stop within a
 /// second.
 pub(super) fn cancel(stage: &mut Stage) -> Result<()> {

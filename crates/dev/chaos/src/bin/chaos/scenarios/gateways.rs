@@ -22,7 +22,7 @@ const REFUSED: f64 = 0.7;
 const SLOTS: usize = 24;
 
 /// Prepares workers whose requests come through gateways.
-fn start_workers(stage: &mut Stage, count: usize) -> Result<()> {
+pub(super) fn start_workers(stage: &mut Stage, count: usize) -> Result<()> {
     stage.settings.slots = SLOTS;
     stage.settings.more = "told = true\n".to_owned();
     stage.start_workers(count)

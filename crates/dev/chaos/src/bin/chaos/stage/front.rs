@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use nsbridge_chaos::http::send;
 use nsbridge_testkit::s3::S3Server;
 use serde_json::Value;
 
@@ -16,9 +17,9 @@ use super::start::{part_command, unread_pipe};
 use super::supervised_process::SupervisedProcess;
 use super::{KEYRING, PATIENCE, Stage};
 use crate::follow::serves;
+use crate::gate::Gate;
 use crate::http_caller::{HttpCaller, Known, Manner};
 use crate::journal::{Line, What};
-use nsbridge_chaos::http::send;
 
 /// File of the key that the gateways of a round share.
 const STORE_KEY: &str = "store.key";
@@ -108,6 +109,11 @@ impl Stage {
         self.balanced.set(Vec::new());
     }
 
+    /// Lets the callers read that wait for the gate.
+    pub(crate) fn open_gate(&self) -> Result<()> {
+        Ok(Gate::in_dir(&self.dir).open()?)
+    }
+
     /// Sends one request to a gateway, and returns the object of the response.
     pub(crate) fn ask_gateway(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
         let gateway = self.balanced.pick(0).context("no gateway takes requests")?;
@@ -122,17 +128,23 @@ impl Stage {
     pub(crate) fn start_callers(&mut self, manners: Vec<Manner>) -> Result<()> {
         self.plan.rules.through_gateways = true;
         self.journal.note(What::Plan(self.plan.clone()))?;
-        for (ask, manner) in self.plan.asks.iter().zip(manners) {
-            let caller = HttpCaller {
-                journal: Arc::clone(&self.journal),
-                balanced: self.balanced.clone(),
-                ask: ask.clone(),
-                manner,
-                known: Known::default(),
-            };
-            self.runtime.spawn(caller.run());
+        for (n, manner) in manners.into_iter().enumerate() {
+            self.start_caller(n, manner);
         }
         Ok(())
+    }
+
+    /// Starts the caller of request `n` of a plan that is in the journal.
+    pub(crate) fn start_caller(&self, n: usize, manner: Manner) {
+        let caller = HttpCaller {
+            journal: Arc::clone(&self.journal),
+            balanced: self.balanced.clone(),
+            ask: self.plan.asks[n].clone(),
+            manner,
+            gate: Gate::in_dir(&self.dir),
+            known: Known::default(),
+        };
+        self.runtime.spawn(caller.run());
     }
 }
 

@@ -12,6 +12,7 @@ use nsbridge_protocol::ModelName;
 use rustix::pipe::fcntl_setpipe_size;
 
 use super::KEYRING;
+use crate::python_client::Kind;
 use crate::watched::Trick;
 
 /// Size of a pipe that is not read: one page, the least that Linux permits.
@@ -46,7 +47,8 @@ pub(crate) struct ClientSettings {
     pub(crate) heartbeat: u32,
     pub(crate) trick: Trick,
     pub(crate) reply_queue_bytes: Option<u64>,
-    /// Interpreter of clients in Python; `None` is a client in Rust.
+    pub(crate) kind: Kind,
+    /// Interpreter of clients in Python.
     pub(crate) python: Option<PathBuf>,
 }
 
