@@ -178,7 +178,7 @@ impl BatchRun {
         mut told: impl FnMut(BatchProgress),
     ) -> Result<BatchProgress, BatchError> {
         self.app.runs.recover().await;
-        let upkeep = tokio::spawn(upkeep(self.app.clone(), None));
+        let upkeep = tokio::spawn(upkeep(self.app.clone(), None, None));
         batches::resume(&self.app);
         let mut tick = interval(TELL);
         while !self.batch.status().is_end() && !self.drain.is_cancelled() {

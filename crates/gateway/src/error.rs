@@ -123,6 +123,19 @@ impl ApiError {
         Self::limited(message, Duration::from_secs(2)).coded("memory_limit")
     }
 
+    /// Error for a tenant whose stored replies have all the bytes that they may have.
+    pub(crate) fn storage_limit() -> Self {
+        let message = "the stored replies of this tenant have all the bytes that they may have: \
+                       wait until some have expired, or send smaller requests";
+        Self::limited(message, Duration::from_secs(10)).coded("storage_limit")
+    }
+
+    /// Error for a store that is full.
+    pub(crate) fn store_full() -> Self {
+        let message = "the gateway's store of replies is full: wait until some have expired";
+        Self::unavailable(message, Duration::from_secs(10)).coded("store_full")
+    }
+
     /// Error for a condition that passes by itself.
     pub(crate) fn unavailable(message: impl Into<String>, after: Duration) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).again(after)

@@ -21,6 +21,7 @@ use crate::archive::Archive;
 use crate::batches;
 use crate::catalog::Models;
 use crate::config::{AccessConfig, Config, ConfigError, Keys, Server, StoreConfig};
+use crate::heap::Heap;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, RefusedFiles, ReloadedFile};
 use crate::private_file::{PrivateFile, PrivateFileError, Reload};
@@ -49,6 +50,8 @@ pub struct Gateway {
     metrics: Option<TcpListener>,
     certificates: Option<Arc<Certificates>>,
     drain: CancellationToken,
+    /// `None` if the process may do other work.
+    heap: Option<Heap>,
 }
 
 /// Error of a gateway's start.
@@ -94,7 +97,8 @@ pub enum Error {
 }
 
 impl Gateway {
-    /// Connects to the broker and listens.
+    /// Connects to the broker and listens. The process is the gateway's own: with glibc, its allocator is
+    /// set to give large blocks back when they are freed.
     ///
     /// # Errors
     ///
@@ -110,7 +114,8 @@ impl Gateway {
         let sessions = Arc::new(broker.clone().with_frame_max(SESSION_FRAME));
         let refused = RefusedFiles::default();
         let keys = open_keys(&config.keys, refused.clone())?;
-        Self::bind(config, [Arc::new(broker), sessions], keys, refused).await
+        let gateway = Self::bind(config, [Arc::new(broker), sessions], keys, refused).await?;
+        Ok(Self { heap: Some(Heap::of_this_process()), ..gateway })
     }
 
     /// Listens as a client of this broker, with these keys.
@@ -144,7 +149,7 @@ impl Gateway {
             Some(address) => Some(listen(address).await?.0),
             None => None,
         };
-        Ok(Self { app, config, listener, address, metrics, certificates, drain })
+        Ok(Self { app, config, listener, address, metrics, certificates, drain, heap: None })
     }
 
     /// Returns the address that the gateway listens at.
@@ -164,7 +169,7 @@ impl Gateway {
 
     /// Serves until the drain has ended.
     pub async fn run(self) {
-        let Self { app, config, listener, metrics, certificates, drain, .. } = self;
+        let Self { app, config, listener, metrics, certificates, drain, heap, .. } = self;
         let end = CancellationToken::new();
         let exporter = metrics.map(|listener| {
             let page = internal(app.clone());
@@ -182,7 +187,7 @@ impl Gateway {
             tracing::info!(batches = continued, "continuing batches of the last process");
         }
         let (archive, spans) = (app.archive.clone(), app.spans.clone());
-        let upkeep = tokio::spawn(upkeep(app.clone(), certificates.clone()));
+        let upkeep = tokio::spawn(upkeep(app.clone(), certificates.clone(), heap));
         let runs = app.runs.clone();
         let shared = tokio::spawn(runs.clone().upkeep_shared());
         let routes = routes(app);
@@ -311,7 +316,11 @@ async fn listen(asked: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
 }
 
 /// Reloads files that changed, and forgets old replies.
-pub(crate) async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>>) {
+pub(crate) async fn upkeep(
+    app: Arc<App>,
+    certificates: Option<Arc<Certificates>>,
+    mut heap: Option<Heap>,
+) {
     let mut tick = interval(UPKEEP);
     loop {
         tick.tick().await;
@@ -338,6 +347,9 @@ pub(crate) async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>
             }
         }
         app.runs.sweep();
+        if let Some(heap) = &mut heap {
+            heap.trim().await;
+        }
         if let Some(sealed) = &app.sealed {
             sealed.accounts.sweep(&app.metrics);
         }

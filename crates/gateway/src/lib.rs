@@ -51,6 +51,7 @@ mod extent;
 mod fields;
 mod files;
 mod gateway;
+mod heap;
 mod ids;
 mod judges;
 mod limits;

@@ -30,7 +30,7 @@ use crate::memory::Held;
 use crate::metrics::Metrics;
 use crate::run::{Ending, Reader, Run};
 use crate::shared::Shared;
-use crate::store::{Record, Store};
+use crate::store::{Record, Room, Store};
 
 /// Endpoint whose replies clients read again by their id.
 const READ_BY_ID: &str = "response";
@@ -194,11 +194,12 @@ impl Runs {
 
     /// Refuses a request whose tenant has no room for it, in memory or in the store.
     fn admit(&self, record: &Record) -> Result<()> {
-        let stores = self.store.as_ref().is_none_or(|store| store.has_room(&record.tenant));
-        if stores && self.known.lock().admits(&record.tenant, record.bytes()) {
-            return Ok(());
+        match self.store.as_ref().map_or(Room::Free, |store| store.room(&record.tenant)) {
+            Room::Free if self.known.lock().admits(&record.tenant, record.bytes()) => Ok(()),
+            Room::Free => Err(ApiError::crowded()),
+            Room::NoneForTenant => Err(ApiError::storage_limit()),
+            Room::NoneForAll => Err(ApiError::store_full()),
         }
-        Err(ApiError::crowded())
     }
 
     /// Returns true if replies cannot be stored now.

@@ -31,6 +31,7 @@ use crate::run::{Change, Ending, RawPiece};
 
 pub(crate) use self::objects::{CHUNK, Kind, Unstored};
 use self::quota::Quota;
+pub(crate) use self::quota::Room;
 
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
 const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");
@@ -208,9 +209,9 @@ impl Store {
         self.database.fails()
     }
 
-    /// Returns true if a tenant's replies, and those of all tenants, leave room for one more.
-    pub(crate) fn has_room(&self, tenant: &Tenant) -> bool {
-        self.quota.has_room(tenant)
+    /// Returns the room that a tenant's replies, and those of all tenants, leave for one more.
+    pub(crate) fn room(&self, tenant: &Tenant) -> Room {
+        self.quota.room(tenant)
     }
 
     /// Stores a request. The receiver gets a value when it is on disk, or an error if it cannot be

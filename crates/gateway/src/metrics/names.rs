@@ -85,7 +85,7 @@ pub(super) const TOKEN_BUCKETS: [f64; 11] =
 
 /// Codes of errors that requests are counted by; any other code counts as [`OTHER`], and those of
 /// workers come in addition.
-pub(super) const CODES: [&str; 45] = [
+pub(super) const CODES: [&str; 47] = [
     "bad_reply",
     "batch_not_cancellable",
     "broker_unavailable",
@@ -121,6 +121,8 @@ pub(super) const CODES: [&str; 45] = [
     "sealing_failed",
     "server_error",
     "storage_full",
+    "storage_limit",
+    "store_full",
     "store_unavailable",
     "tokens_exceed_limit",
     "too_many_batches",

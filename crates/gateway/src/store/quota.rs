@@ -16,6 +16,16 @@ const OF_TENANT: u64 = 1 << 30;
 /// Maximum size of all stored replies, in bytes.
 const OF_ALL: u64 = 8 << 30;
 
+/// Room for another reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Free,
+    /// The tenant stores as much as it may.
+    NoneForTenant,
+    /// All tenants together store as much as they may.
+    NoneForAll,
+}
+
 /// Sizes of the replies that are stored.
 #[derive(Debug, Default)]
 pub(super) struct Quota(Mutex<Sizes>);
@@ -49,10 +59,15 @@ impl Quota {
         Ok(quota)
     }
 
-    /// Returns true if there is room for another reply of the tenant.
-    pub(super) fn has_room(&self, tenant: &Tenant) -> bool {
+    /// Returns the room for another reply of the tenant.
+    pub(super) fn room(&self, tenant: &Tenant) -> Room {
         let sizes = self.0.lock();
-        sizes.all < OF_ALL && sizes.tenants.get(tenant).is_none_or(|own| *own < OF_TENANT)
+        let own = sizes.tenants.get(tenant).copied().unwrap_or_default();
+        match (own < OF_TENANT, sizes.all < OF_ALL) {
+            (true, true) => Room::Free,
+            (true, false) => Room::NoneForAll,
+            (false, _) => Room::NoneForTenant,
+        }
     }
 
     /// Counts a request. One that is there already is replaced, and its pieces stay.
@@ -89,7 +104,7 @@ mod tests {
     use nsbridge_client::{RequestId, Tenant};
     use nsbridge_protocol::Uuid;
 
-    use super::{OF_TENANT, Quota};
+    use super::{OF_ALL, OF_TENANT, Quota, Room};
 
     #[test]
     fn m4_a_tenant_stores_a_bounded_number_of_bytes() {
@@ -98,17 +113,20 @@ mod tests {
         let id = |n: u128| RequestId(Uuid::from_u128(n));
         let part = (OF_TENANT / 64) as usize;
         for n in 0..64 {
-            assert!(quota.has_room(&one));
+            assert_eq!(quota.room(&one), Room::Free);
             quota.put(id(n), &one, part / 2);
             quota.add(id(n), part / 2);
         }
-        assert!(!quota.has_room(&one) && quota.has_room(&other));
+        assert_eq!([&one, &other].map(|it| quota.room(it)), [Room::NoneForTenant, Room::Free]);
         // What was never stored, or is removed, is not given back.
         quota.remove(id(99));
-        assert!(!quota.has_room(&one));
+        assert_eq!(quota.room(&one), Room::NoneForTenant);
         quota.remove(id(0));
         quota.remove(id(0));
-        assert!(quota.has_room(&one));
+        assert_eq!(quota.room(&one), Room::Free);
+        quota.put(id(100), &"c".parse().unwrap(), OF_ALL as usize);
+        assert_eq!(quota.room(&one), Room::NoneForAll);
+        quota.remove(id(100));
         (0..64).for_each(|n| quota.remove(id(n)));
         let sizes = quota.0.lock();
         assert_eq!((sizes.all, sizes.tenants.len(), sizes.replies.len()), (0, 0, 0));

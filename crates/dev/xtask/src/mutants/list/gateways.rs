@@ -14,6 +14,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("gateway-restart-after-cancel", 1),
     },
+    // A gateway keeps the memory that a peak of requests took.
+    Mutant {
+        name: "a-heap-that-keeps-its-peak",
+        file: "crates/gateway/src/heap.rs",
+        edits: &[
+            ("unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES) };", ""),
+            ("unsafe { libc::malloc_trim(0) };", ""),
+        ],
+        judge: Judge::Attack("gateway", 40),
+    },
+    // A tenant may use up what tenants share.
+    Mutant {
+        name: "a-tenant-takes-all",
+        file: "crates/gateway/src/shares.rs",
+        edits: &[("(used.all - own) / 2;", "(used.all - own);")],
+        judge: Judge::Attack("gateway", 40),
+    },
     // A gateway sends the last event that the client has once more.
     Mutant {
         name: "resume-with-a-known-event",
