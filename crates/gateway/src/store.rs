@@ -5,10 +5,9 @@
 
 mod about;
 mod database;
+mod index;
 mod objects;
-mod quota;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,9 +28,9 @@ use crate::private_file::open_own;
 use crate::reply_end::KeptEnding;
 use crate::run::{Change, Ending, RawPiece};
 
+use self::index::Index;
+pub(crate) use self::index::Room;
 pub(crate) use self::objects::{CHUNK, Kind, Unstored};
-use self::quota::Quota;
-pub(crate) use self::quota::Room;
 
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
 const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");
@@ -134,7 +133,7 @@ enum Write {
 pub(crate) struct Store {
     database: Arc<database::Place>,
     seal: Arc<AtRest>,
-    quota: Arc<Quota>,
+    index: Arc<Index>,
     writes: SyncSender<Write>,
 }
 
@@ -194,14 +193,14 @@ impl Store {
         }
         let database = Arc::new(database);
         let (writes, waiting) = sync_channel(WAITING);
-        let quota = Arc::new(Quota::of(&database, &seal).map_err(unusable)?);
-        let (kept, of) = (database.clone(), quota.clone());
-        let own = Writer { database: kept, seal: seal.clone(), quota: of };
+        let index = Arc::new(Index::of(&database, &seal).map_err(unusable)?);
+        let (kept, of) = (database.clone(), index.clone());
+        let own = Writer { database: kept, index: of };
         std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || own.run(&waiting))
             .map_err(StoreError::Thread)?;
-        Ok(Self { database, seal, quota, writes })
+        Ok(Self { database, seal, index, writes })
     }
 
     /// Returns true if the store cannot be written now, such as on a full disk.
@@ -211,7 +210,7 @@ impl Store {
 
     /// Returns the room that a tenant's replies, and those of all tenants, leave for one more.
     pub(crate) fn room(&self, tenant: &Tenant) -> Room {
-        self.quota.room(tenant)
+        self.index.room(tenant)
     }
 
     /// Stores a request. The receiver gets a value when it is on disk, or an error if it cannot be
@@ -219,7 +218,7 @@ impl Store {
     pub(crate) fn put(&self, record: &Record) -> oneshot::Receiver<()> {
         let (done, stored) = oneshot::channel();
         if let Some(sealed) = self.seal(Place::Record(record.id), record) {
-            self.quota.put(record.id, &record.tenant, sealed.len());
+            self.index.put(record.id, &record.tenant, record.expires_at, sealed.len());
             self.write(Write::Record(record.id, sealed, done));
         }
         stored
@@ -232,13 +231,15 @@ impl Store {
                 let at = *at as u64;
                 let kept = KeptPiece { json: piece.json.clone(), fingerprint: *fingerprint };
                 if let Some(sealed) = self.seal(Place::Piece(id, at), &kept) {
-                    self.quota.add(id, sealed.len());
+                    self.index.add(id, sealed.len());
                     self.write(Write::Piece(id, at, sealed));
                 }
             }
             Change::Restarted { kept } => self.write(Write::Cut(id, *kept as u64)),
             Change::Ended(ending) => {
-                if let Some(sealed) = self.seal(Place::Ending(id), &KeptEnding::now(ending)) {
+                let kept = KeptEnding::now(ending);
+                if let Some(sealed) = self.seal(Place::Ending(id), &kept) {
+                    self.index.end(id, kept.at);
                     self.write(Write::Ending(id, sealed));
                 }
             }
@@ -331,8 +332,7 @@ impl Store {
 /// Thread that writes.
 struct Writer {
     database: Arc<database::Place>,
-    seal: Arc<AtRest>,
-    quota: Arc<Quota>,
+    index: Arc<Index>,
 }
 
 impl Writer {
@@ -370,6 +370,9 @@ impl Writer {
                         endings.remove(*id.as_bytes())?;
                         stored.push(done);
                     }
+                    // These may come after their reply was removed.
+                    Write::Piece(id, ..) | Write::Ending(id, _)
+                        if !self.index.has(id) || gone.contains(&id) => {}
                     Write::Piece(id, at, sealed) => {
                         pieces.insert((*id.as_bytes(), at), sealed.as_slice())?;
                     }
@@ -389,11 +392,12 @@ impl Writer {
                         stored.push(done);
                     }
                     Write::Sweep(keep) => {
-                        for key in self.old(&replies, &endings, keep)? {
+                        for id in self.index.old(keep) {
+                            let key = *id.as_bytes();
                             replies.remove(key)?;
                             endings.remove(key)?;
                             pieces.retain_in((key, 0)..=(key, u64::MAX), |_, _| false)?;
-                            gone.push(RequestId(Uuid::from_bytes(key)));
+                            gone.push(id);
                         }
                         if self.database.fails() {
                             about::probe(&transaction)?;
@@ -403,40 +407,8 @@ impl Writer {
             }
         }
         transaction.commit()?;
-        gone.into_iter().for_each(|id| self.quota.remove(id));
+        gone.into_iter().for_each(|id| self.index.remove(id));
         Ok(stored)
-    }
-
-    /// Returns the keys of replies that ended, or expired without an end, this long ago.
-    fn old(
-        &self,
-        replies: &impl ReadableTable<[u8; 16], &'static [u8]>,
-        endings: &impl ReadableTable<[u8; 16], &'static [u8]>,
-        keep: Duration,
-    ) -> Result<Vec<[u8; 16]>, redb::Error> {
-        let (now, mut old) = (SystemTime::now(), Vec::new());
-        let mut ended: HashMap<[u8; 16], SystemTime> = HashMap::new();
-        for entry in endings.iter()? {
-            let (key, sealed) = entry?;
-            let place = Place::Ending(RequestId(Uuid::from_bytes(key.value())));
-            if let Some(kept) = open::<KeptEnding>(&self.seal, place, sealed.value()) {
-                ended.insert(key.value(), kept.at);
-            }
-        }
-        for entry in replies.iter()? {
-            let (key, sealed) = entry?;
-            let key = key.value();
-            let place = Place::Record(RequestId(Uuid::from_bytes(key)));
-            let expired = || Some(open::<Record>(&self.seal, place, sealed.value())?.expires_at);
-            // What cannot be opened is damaged, and is kept for a look at it.
-            let Some(at) = ended.remove(&key).or_else(expired) else { continue };
-            if now.duration_since(at).unwrap_or_default() >= keep {
-                old.push(key);
-            }
-        }
-        // An end that was written after its reply was removed.
-        old.extend(ended.into_keys());
-        Ok(old)
     }
 }
 

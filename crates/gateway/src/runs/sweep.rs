@@ -1,5 +1,6 @@
 //! Replies that are forgotten: deleted, old, or too many.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,6 +15,9 @@ const MOST_ENDED: usize = 10_000;
 /// Maximum size of all replies in memory, with their requests, in bytes. Replies in progress count,
 /// and replies that have ended make room.
 const MOST_BYTES: usize = 512 << 20;
+
+/// Maximum size of one tenant's replies in memory after their end, with their requests, in bytes.
+const MOST_ENDED_BYTES: usize = 32 << 20;
 
 /// Time for which refused requests are remembered. Clients wait at most 120 s before a retry.
 const REFUSED: Duration = Duration::from_secs(180);
@@ -64,25 +68,23 @@ impl Runs {
     pub(super) fn make_room(&self) {
         let mut known = self.known.lock();
         known.added = 0;
-        let (mut bytes, mut ended) = (0, Vec::new());
+        let (mut bytes, mut ended, mut tenants) = (0, Vec::new(), HashMap::new());
         for entry in known.entries.values() {
             let size = entry.bytes + entry.run.bytes();
             bytes += size;
             if let Some(at) = *entry.ended.lock() {
                 ended.push((at, size, entry.clone()));
+                *tenants.entry(entry.record.tenant.clone()).or_insert(0) += size;
             }
-        }
-        if bytes <= MOST_BYTES && ended.len() <= MOST_ENDED {
-            return;
         }
         ended.sort_by_key(|(at, ..)| *at);
         let mut left = ended.len();
         for (_, size, entry) in &ended {
-            if bytes <= MOST_BYTES && left <= MOST_ENDED {
-                break;
+            let Some(own) = tenants.get_mut(&entry.record.tenant) else { continue };
+            if bytes > MOST_BYTES || left > MOST_ENDED || *own > MOST_ENDED_BYTES {
+                known.remove(entry);
+                (bytes, left, *own) = (bytes - size, left - 1, *own - size);
             }
-            known.remove(entry);
-            (bytes, left) = (bytes - size, left - 1);
         }
     }
 }

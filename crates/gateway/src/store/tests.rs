@@ -159,7 +159,7 @@ async fn another_key_is_refused_and_what_is_old_is_removed() {
 }
 
 #[tokio::test]
-async fn an_end_that_comes_after_the_removal_is_swept() {
+async fn what_comes_after_the_removal_is_not_stored() {
     let dir = TempDir::new().unwrap();
     let (store, record) = (open(&dir, 1), record(1, SystemTime::now()));
     store.put(&record).await.unwrap();

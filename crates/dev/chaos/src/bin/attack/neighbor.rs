@@ -19,9 +19,10 @@ use crate::verdict::Verdict;
 const EVERY: Duration = Duration::from_millis(250);
 
 /// Interval of requests as a multiple of the time that one takes on an idle worker. It keeps the
-/// tenant's own load at the same part of any machine: near saturation the time to first token grows
-/// with the length of the queue, whatever the worker does about attackers.
-const IDLE_PART: u32 = 3;
+/// tenant's own load, which comes through two doors, at the same part of any machine: near
+/// saturation the time to first token grows with the length of the queue, whatever the worker does
+/// about attackers.
+const IDLE_PART: u32 = 6;
 
 /// Number of requests, one after another, that measure the time of one.
 const MEASURED: u32 = 8;

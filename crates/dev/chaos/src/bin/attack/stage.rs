@@ -128,7 +128,7 @@ impl Stage {
             "[server]\nlisten = \"127.0.0.1:0\"\nsealed = true\nmax_connections = {CONNECTIONS}\n\
              [broker]\nurl = \"{}\"\n[keys]\nkeyring = \"keys.json\"\n\
              [access]\nfile = \"api-keys.json\"\n\
-             [store]\npath = \"replies.redb\"\nkey_file = \"store.key\"\nkeep_s = 20\n\
+             [store]\npath = \"replies.redb\"\nkey_file = \"store.key\"\n\
              [models.{}]\ncontext = 512\n",
             self.url(),
             self.model

@@ -24,7 +24,7 @@ use crate::stage::Stage;
 use crate::verdict::Verdict;
 
 /// Maximum number of attacks under way.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 2;
 
 /// Number of keys of the attacker, all of one tenant.
 const KEYS: usize = 5;
@@ -317,7 +317,7 @@ impl One {
 
     async fn stored_replies(&mut self) -> Result<Vec<String>> {
         let mut asked = JoinSet::new();
-        for number in 0..10 {
+        for number in 0..4 {
             let (target, key, model) = (self.target.clone(), self.key(), self.stage.model.clone());
             asked.spawn(async move {
                 let text = format!("{number} ").repeat(3_700_000);
@@ -371,7 +371,7 @@ impl One {
             let mut stream = self.target.connect().await?;
             let (model, key) = (self.stage.model.clone(), self.key());
             let body = format!(
-                r#"{{"model":"{model}","prompt":"a","n":8,"stream":true,"max_tokens":200,"ignore_eos":true,"logprobs":5}}"#
+                r#"{{"model":"{model}","prompt":"a","n":2,"stream":true,"max_tokens":200,"ignore_eos":true,"logprobs":5}}"#
             );
             let lines = format!("content-length: {}\r\n", body.len());
             let head = self.target.head("/v1/completions", &key, &lines);
