@@ -221,7 +221,7 @@ async fn a_large_message_passes_a_connection_with_small_frames() {
     connection.declare_reply_queue(&queue).await.unwrap();
     let mut replies = connection.consume(&queue, 1).await.unwrap();
     let publisher = connection.publisher().await.unwrap();
-    let body: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
+    let body: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
     let confirm = publisher.publish("", &queue, Message::new(body.clone())).await.unwrap();
     assert_eq!(confirm.await.unwrap(), Confirmation::Ack);
     assert!(replies.recv().await.unwrap().message.body == body);
