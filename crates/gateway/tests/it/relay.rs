@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use nsbridge_gateway::GatewayBroker;
 use nsbridge_gateway::access::Limits;
+use nsbridge_protocol::topology::reply_queue;
+use nsbridge_queue::Broker as _;
 use nsbridge_testkit::Proxy;
 use serde_json::{Value, json};
 
@@ -126,6 +129,19 @@ async fn m1_messages_that_do_not_end_take_a_bounded_memory_of_one_tenant() {
     }
     // Half of 384 MiB has room for 25 of them.
     assert!((10..=26).contains(&open), "{open} of 40");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l3_a_session_declares_one_reply_queue() {
+    let gateway = Place::sealed(Limits::default()).await;
+    let broker = GatewayBroker::new(&format!("http://{}", gateway.address), &gateway.key).unwrap();
+    let connection = broker.connect("one queue").await.unwrap();
+    let [first, second] = [1, 2].map(reply_queue);
+    connection.declare_reply_queue(&first).await.unwrap();
+    // A client that subscribes again declares it again.
+    connection.declare_reply_queue(&first).await.unwrap();
+    let refused = connection.declare_reply_queue(&second).await.unwrap_err();
+    assert!(refused.to_string().contains("one reply queue"), "{refused}");
 }
 
 /// Returns the word at `index` of a reply.
