@@ -24,11 +24,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ],
         judge: Judge::Attack("gateway", 40),
     },
-    // A tenant may use up what tenants share.
+    // A field becomes values whatever its size.
     Mutant {
-        name: "a-tenant-takes-all",
-        file: "crates/gateway/src/shares.rs",
-        edits: &[("(used.all - own) / 2;", "(used.all - own);")],
+        name: "fields-of-any-size",
+        file: "crates/gateway/src/fields.rs",
+        edits: &[
+            ("if extent.bytes > self.bytes {", "if extent.bytes > isize::MAX as usize {"),
+            ("if extent.values > self.values {", "if extent.values > isize::MAX as usize {"),
+        ],
         judge: Judge::Attack("gateway", 40),
     },
     // A gateway sends the last event that the client has once more.
