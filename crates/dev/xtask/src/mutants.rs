@@ -196,7 +196,7 @@ mod tests {
     fn each_mutant_finds_its_text_once_and_has_its_judge() {
         let text = |file: &str| fs::read_to_string(root().join(file)).unwrap();
         let scenarios = text("crates/dev/chaos/src/bin/chaos/scenarios.rs");
-        let attackers = ["tenant", "publisher", "broker", "folder"];
+        let attackers = ["tenant", "publisher", "broker", "folder", "prompt", "gateway"];
         for mutant in list::all() {
             mutant.applied(&text(mutant.file)).unwrap();
             let name = mutant.name;

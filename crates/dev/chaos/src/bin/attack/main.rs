@@ -14,6 +14,7 @@
 mod broker;
 mod folder;
 mod gateway;
+mod gateway_process;
 mod neighbor;
 mod process;
 mod prompt;
@@ -22,7 +23,6 @@ mod random;
 mod stage;
 mod tenant;
 mod verdict;
-mod web;
 
 use std::io::{Read as _, stdin};
 use std::path::PathBuf;
@@ -40,11 +40,11 @@ use nsbridge_protocol::Tenant;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
+use crate::gateway::Target;
 use crate::neighbor::{Door, Neighbor};
 use crate::random::Random;
 use crate::stage::Stage;
 use crate::verdict::{GIVEN_BACK_WITHIN, GatewayMemory, Verdict};
-use crate::web::Target;
 
 /// Attacks a worker and checks the outcome
 #[derive(Debug, Parser)]
@@ -74,7 +74,7 @@ struct Drive {
     attackers: Vec<Attacker>,
     /// Attack on the gateway to run; repeatable
     #[arg(long = "gateway-attack", value_name = "NAME")]
-    gateway_attacks: Vec<web::Attack>,
+    gateway_attacks: Vec<gateway::Attack>,
     /// Duration of the attack in seconds, between 10 s before it and 10 s after it in which the well-behaved tenant is alone
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -133,7 +133,7 @@ fn main() -> ExitCode {
 fn run_part(part: Part) -> Result<()> {
     match part {
         Part::Worker { config } => Ok(nsbridge::run_async::<Llama>(Config::read(&config, [])?)?),
-        Part::Gateway { config } => gateway::run(&config),
+        Part::Gateway { config } => gateway_process::run(&config),
     }
 }
 
@@ -213,7 +213,7 @@ async fn play(drive: &Drive, seed: u64, stage: Stage, attackers: &Handle) -> Res
     if let Some((_, target)) = &gateway {
         let ways = drive.gateway_attacks.clone();
         let attack =
-            web::attack(stage.clone(), target.clone(), ways, random(6), until, verdict.clone());
+            gateway::attack(stage.clone(), target.clone(), ways, random(6), until, verdict.clone());
         attacks.spawn_on(attack, attackers);
     }
     let watched = async {
