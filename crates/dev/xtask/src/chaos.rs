@@ -1,7 +1,7 @@
 //! `cargo xtask chaos`: tests with injected faults.
 //!
 //! Builds the driver and the command `nsbridge` in the dev profile, which takes minutes the first time:
-//! their dependencies have other features here than in the tests.
+//! their dependencies have other features here than in the tests, except in `cargo xtask ci`.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -57,6 +57,10 @@ pub(crate) struct Arguments {
         default_missing_value = ALL, exclusive = true
     )]
     mutants: Option<Vec<String>>,
+    /// True if the tests of the workspace are built: with their features, the dependencies are not
+    /// built again.
+    #[arg(skip)]
+    after_tests: bool,
 }
 
 /// Client of the requests of a scenario.
@@ -71,6 +75,11 @@ enum Client {
 }
 
 impl Arguments {
+    /// Returns the arguments of all scenarios after the tests of the workspace.
+    pub(crate) fn after_tests() -> Self {
+        Self { after_tests: true, ..Self::default() }
+    }
+
     /// Returns the mutants to judge instead of playing scenarios: their names, or [`ALL`].
     pub(crate) fn mutants(&self) -> Option<&[String]> {
         self.mutants.as_deref()
@@ -89,7 +98,8 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
         prepare(&arguments.scenarios)?;
         output::step("chaos");
     }
-    ensure!(play(driver(cargo)?, arguments)?, "the proof by faults failed; it says where above");
+    let driver = if arguments.after_tests { driver_of_tests(cargo)? } else { driver(cargo)? };
+    ensure!(play(driver, arguments)?, "the proof by faults failed; it says where above");
     Ok(())
 }
 
@@ -125,6 +135,15 @@ pub(crate) fn driver(cargo: &Cargo) -> Result<Command> {
     Ok(cargo.built("chaos"))
 }
 
+/// Builds the driver with the features that the dependencies have in the tests of the workspace, and
+/// returns the command that runs it.
+fn driver_of_tests(cargo: &Cargo) -> Result<Command> {
+    let mut command = cargo.command(&["build", "--quiet", "--workspace", "--test", "it"]);
+    command.args(["--bin", "chaos", "--bin", "nsbridge", "--features"]).arg(cargo.features(&[])?);
+    ensure!(cargo::run(command)?, "the driver does not build");
+    Ok(cargo.built("chaos"))
+}
+
 /// Adds the interpreter of clients in Python to the arguments of the driver.
 ///
 /// # Errors
@@ -136,7 +155,7 @@ pub(crate) fn with_python(driver: &mut Command) -> Result<()> {
 }
 
 fn play(mut command: Command, arguments: &Arguments) -> Result<bool> {
-    let Arguments { scenarios, rounds, seed, at_once, minutes, client, check, list, mutants: _ } =
+    let Arguments { scenarios, rounds, seed, at_once, minutes, client, check, list, .. } =
         arguments;
     if let Some(dir) = check {
         // The driver runs in the repository's root, so the path must be absolute.

@@ -20,7 +20,7 @@ pub(crate) fn run() -> Result<()> {
         ("lint", lint::run(&cargo)),
         ("test", test::run(&cargo, &[])),
         ("page", page::run(&cargo, &page::Arguments::default())),
-        ("chaos", chaos::run(&cargo, &chaos::Arguments::default())),
+        ("chaos", chaos::run(&cargo, &chaos::Arguments::after_tests())),
         ("attack", attack::run(&cargo, &attack::Arguments::default())),
     ];
     let failed: Vec<String> = parts

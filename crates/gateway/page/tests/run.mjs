@@ -23,7 +23,7 @@ const only = process.argv.slice(2);
 mkdirSync(out, { recursive: true });
 const system = new System({ binary, broker, root, smollm2 });
 const tale = path.join(root, 'examples/models/tale-7m'), draft = path.join(root, 'examples/models/tale-1m');
-await Promise.all([system.worker('tale', tale, draft), system.worker('slow', smollm2)]);
+const [, slowWorker] = await Promise.all([system.worker('tale', tale, draft), system.worker('slow', smollm2)]);
 const models = { 'tale-7m': { queue: 'tale', context: 1024 }, SmolLM2: { queue: 'slow' }, nobody: { queue: 'nobody' } };
 const [port, keyless, open] = [await freePort(), await freePort(), await freePort()];
 const gateways = {
@@ -177,7 +177,8 @@ function letters(text) {
   return text.replace(/[^\p{L}]/gu, '');
 }
 
-const world = { Visit, system, gateways, out, assert, until, letters, axe };
+const goOn = () => slowWorker.kill('SIGCONT');
+const world = { Visit, system, gateways, slowWorker, goOn, out, assert, until, letters, axe };
 const tests = { ...cases, ...survival, ...looks };
 const all = Object.entries({ ...tests, ...(only.includes('pictures') ? pictures : {}) })
   .filter(([name]) => only.length === 0 || only.includes(name));
@@ -195,6 +196,7 @@ for (const [name, test] of all) {
       for (const page of context.pages()) await page.screenshot({ path: path.join(out, `failed-${name}.png`) }).catch(() => {});
     }
   }
+  goOn();
   for (const context of browser.contexts()) await context.close();
 }
 await browser.close();

@@ -2,6 +2,8 @@
 
 const LONG = 'Write a story about a bear and a seal at the sea.';
 
+// Opens a page in the middle of a reply, whose worker stands still until `world.goOn()`: it may be faster than what is
+// done to the gateway.
 async function slow(world, gateway, options) {
   const visit = await world.Visit.open(gateway, options);
   if (gateway === world.gateways.stored) {
@@ -9,10 +11,11 @@ async function slow(world, gateway, options) {
     await visit.page.click('#key-save');
   }
   await visit.ready('SmolLM2');
-  await visit.settings({ max: 70, temperature: 0.7 });
+  await visit.settings({ max: 90, temperature: 0.7 });
   await visit.watch();
   await visit.send(LONG, false);
   await visit.grown(30);
+  world.slowWorker.kill('SIGSTOP');
   return visit;
 }
 
@@ -22,6 +25,7 @@ export async function a_reload_in_mid_reply_loses_nothing(world) {
   await visit.page.reload();
   await visit.ready();
   await visit.page.waitForSelector('.message.assistant.open');
+  world.goOn();
   await visit.watch();
   await visit.ended();
   const node = await visit.checkWhole();
@@ -39,6 +43,7 @@ export async function a_closed_tab_loses_nothing(world) {
   const hash = await visit.page.evaluate(() => location.hash);
   await visit.page.close();
   await visit.tab(hash);
+  world.goOn();
   await visit.ended();
   await visit.checkWhole();
   await visit.close();
@@ -49,6 +54,7 @@ export async function a_killed_gateway_loses_nothing(world) {
   const visit = await slow(world, gateways.stored);
   await gateways.stored.kill();
   await visit.page.waitForSelector('.state :text("connection is lost")');
+  world.goOn();
   const before = (await visit.last()).text;
   await gateways.stored.start();
   await visit.ended();
@@ -66,6 +72,7 @@ export async function a_gateway_that_is_replaced_in_order_loses_nothing(world) {
   const { assert, gateways } = world;
   const visit = await slow(world, gateways.stored);
   await gateways.stored.end();
+  world.goOn();
   await gateways.stored.start();
   await visit.ended();
   const node = await visit.checkWhole();
@@ -80,6 +87,7 @@ export async function a_reply_that_the_gateway_lost_is_computed_again(world) {
   const visit = await slow(world, gateways.unstored);
   await gateways.unstored.kill();
   await visit.page.waitForSelector('.state :text("connection is lost")');
+  world.goOn();
   await gateways.unstored.start();
   await visit.ended();
   const node = await visit.checkWhole();
@@ -94,6 +102,7 @@ export async function a_worker_that_differs_is_told(world) {
   const visit = await slow(world, gateways.unstored);
   await gateways.unstored.kill();
   await visit.page.waitForSelector('.state :text("connection is lost")');
+  world.goOn();
   // As if a worker of another version answered now: the seed of the request differs.
   await visit.page.evaluate(async () => {
     const { readingOf } = await import('/page/chat.js');
@@ -115,6 +124,7 @@ export async function a_lost_network_loses_nothing(world) {
   const visit = await slow(world, world.gateways.open);
   await visit.context.setOffline(true);
   await visit.page.waitForSelector('.state :text("offline")');
+  world.goOn();
   const before = (await visit.last()).text;
   await visit.context.setOffline(false);
   await visit.ended();
