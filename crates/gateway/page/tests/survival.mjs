@@ -24,8 +24,9 @@ export async function a_reload_in_mid_reply_loses_nothing(world) {
   const visit = await slow(world, world.gateways.open);
   await visit.page.reload();
   await visit.ready();
-  await visit.page.waitForSelector('.message.assistant.open');
+  // The page shows a reply as open from the next piece on.
   world.goOn();
+  await visit.page.waitForSelector('.message.assistant.open');
   await visit.watch();
   await visit.ended();
   const node = await visit.checkWhole();

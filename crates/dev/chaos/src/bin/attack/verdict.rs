@@ -64,7 +64,7 @@ pub(crate) struct GatewayMemory {
     pub(crate) peak_mib: u64,
     /// At the end of the attack.
     pub(crate) end_mib: u64,
-    /// When it was given back, or at the end of [`GIVEN_BACK_WITHIN`].
+    /// Value at the time when it was given back, or at the end of [`GIVEN_BACK_WITHIN`].
     pub(crate) left_mib: u64,
 }
 
