@@ -124,8 +124,9 @@ export async function a_lost_network_loses_nothing(world) {
   const { assert } = world;
   const visit = await slow(world, world.gateways.open);
   await visit.context.setOffline(true);
-  await visit.page.waitForSelector('.state :text("offline")');
+  // The stream is cut at its next piece.
   world.goOn();
+  await visit.page.waitForSelector('.state :text("offline")');
   const before = (await visit.last()).text;
   await visit.context.setOffline(false);
   await visit.ended();
