@@ -328,7 +328,7 @@ impl One {
         ends(asked).await
     }
 
-    /// Publishes copies of a request with salts of their own, and cancels that nobody sealed.
+    /// Publishes copies of a request with salts of their own, and cancels that no key sealed.
     async fn copies(&mut self) -> Result<Vec<String>> {
         let broker =
             GatewayBroker::new(&format!("http://{}", self.target.address), &self.target.limited)?;
