@@ -144,17 +144,17 @@ impl Accounts {
         let known = accounts.get_mut(&(caller.id, head.id));
         let reservation = if let Some((before, reservation)) = known.and_then(Account::take_lost) {
             prompt += before;
-            Some(reservation)
+            reservation
         } else {
             let reservation = limits::reserve(caller, prompt + reply)?;
             metrics.reserved(prompt + reply);
-            Some(reservation)
+            reservation
         };
         make_room(&mut accounts);
         let account = accounts.entry((caller.id, head.id)).or_insert_with(|| Account::new(caller));
         account.heard = Instant::now();
         account.expires_at_ms = account.expires_at_ms.max(head.expires_at_ms);
-        account.copies.push(Copy { name, prompt, reservation });
+        account.copies.push(Copy { name, prompt, reservation: Some(reservation) });
         Ok(true)
     }
 

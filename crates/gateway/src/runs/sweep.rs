@@ -77,6 +77,10 @@ impl Runs {
                 *tenants.entry(entry.record.tenant.clone()).or_insert(0) += size;
             }
         }
+        let are_small = tenants.values().all(|own| *own <= MOST_ENDED_BYTES);
+        if bytes <= MOST_BYTES && ended.len() <= MOST_ENDED && are_small {
+            return;
+        }
         ended.sort_by_key(|(at, ..)| *at);
         let mut left = ended.len();
         for (_, size, entry) in &ended {

@@ -152,7 +152,7 @@ pub(crate) async fn attack(
             stage.start(&format!("folder-{number}"), &stage.url(), &dir, &model, 19)?;
         let ended = loop {
             sleep(Duration::from_millis(50)).await;
-            verdict.memory("worker of a malicious folder", worker.peak_mib()?);
+            verdict.memory("worker of a malicious folder", worker.peak_mib());
             if let Some(ended) = worker.ended()? {
                 break ended;
             }

@@ -24,17 +24,16 @@ mod stage;
 mod tenant;
 mod verdict;
 
-use std::io::{Read as _, stdin};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use clap::{Parser, ValueEnum};
 use futures_util::future::try_join_all;
 use nsbridge::worker::Config;
+use nsbridge_chaos::process::leave_with_the_starter;
 use nsbridge_llama::Llama;
 use nsbridge_protocol::Tenant;
 use tokio::runtime::Handle;
@@ -184,7 +183,7 @@ async fn play(drive: &Drive, seed: u64, stage: Stage, attackers: &Handle) -> Res
     alone(&neighbors, "before", &verdict).await?;
     let mut memory = GatewayMemory::default();
     if let Some((process, _)) = &gateway {
-        memory.idle_mib = process.resident_mib()?;
+        memory.idle_mib = process.resident_mib();
     }
     let until = Instant::now() + Duration::from_secs(drive.seconds);
     let mut attacks = tokio::task::JoinSet::new();
@@ -223,7 +222,7 @@ async fn play(drive: &Drive, seed: u64, stage: Stage, attackers: &Handle) -> Res
                 verdict.fails(&format!("the worker died: {ended}; its log is {}", worker.log()));
                 worker = stage.worker("worker", &stage.url()).await?;
             }
-            verdict.memory("worker", worker.peak_mib()?);
+            verdict.memory("worker", worker.peak_mib());
             if let Some((process, _)) = &mut gateway
                 && let Some(ended) = process.ended()?
             {
@@ -240,16 +239,16 @@ async fn play(drive: &Drive, seed: u64, stage: Stage, attackers: &Handle) -> Res
     }
     let worker = watched?;
     if let Some((process, _)) = &gateway {
-        (memory.peak_mib, memory.end_mib) = (process.peak_mib()?, process.resident_mib()?);
+        (memory.peak_mib, memory.end_mib) = (process.peak_mib(), process.resident_mib());
     }
     let ended = Instant::now();
     alone(&neighbors, "after", &verdict).await?;
     verdict.log(&worker.words()?);
     if let Some((process, _)) = &gateway {
-        memory.left_mib = process.resident_mib()?;
+        memory.left_mib = process.resident_mib();
         while !memory.is_given_back() && ended.elapsed() < GIVEN_BACK_WITHIN {
             sleep(Duration::from_secs(1)).await;
-            memory.left_mib = process.resident_mib()?;
+            memory.left_mib = process.resident_mib();
         }
         verdict.log(&process.words()?);
         verdict.gateway(memory);
@@ -270,18 +269,4 @@ fn be_nice() {
     if rustix::process::setpriority_process(None, 19).is_err() {
         eprintln!("the attackers take as much of the processor as the others");
     }
-}
-
-/// Exits this process when its standard input closes, because its parent process has ended in
-/// whatever way.
-fn leave_with_the_starter() {
-    thread::spawn(|| {
-        let _ = stdin().lock().read_to_end(&mut Vec::new());
-        leave();
-    });
-}
-
-#[expect(clippy::exit, reason = "whatever it is doing, nothing may outlive the driver")]
-fn leave() -> ! {
-    std::process::exit(3)
 }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nsbridge_chaos::process::{peak_kib, resident_kib};
 use tokio::time::sleep;
 
 /// Limit of a process's address space in KiB, that of an 8 GiB container. An allocation beyond it
@@ -83,22 +84,13 @@ impl Process {
     }
 
     /// Returns the peak resident memory in MiB; 0 if the process has ended.
-    pub(crate) fn peak_mib(&self) -> Result<u64> {
-        self.memory_mib("VmHWM:")
+    pub(crate) fn peak_mib(&self) -> u64 {
+        peak_kib(self.child.id()).unwrap_or_default() >> 10
     }
 
     /// Returns the resident memory in MiB; 0 if the process has ended.
-    pub(crate) fn resident_mib(&self) -> Result<u64> {
-        self.memory_mib("VmRSS:")
-    }
-
-    fn memory_mib(&self, field: &str) -> Result<u64> {
-        let Ok(status) = fs::read_to_string(format!("/proc/{}/status", self.child.id())) else {
-            return Ok(0);
-        };
-        let value = status.lines().find_map(|line| line.strip_prefix(field));
-        let kib = value.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-        Ok(kib.unwrap_or_default() >> 10)
+    pub(crate) fn resident_mib(&self) -> u64 {
+        resident_kib(self.child.id()).unwrap_or_default() >> 10
     }
 }
 

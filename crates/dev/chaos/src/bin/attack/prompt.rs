@@ -105,7 +105,7 @@ pub(crate) async fn attack(
         let target = Target { name, model: &model, tenant: &tenant, client: &client };
         let sent = target.send(prompts(&added, &mut random), until, &verdict).await?;
         verdict.made(name, &format!("of {sent} prompts"), Duration::ZERO);
-        verdict.memory("worker of a prompt's author", worker.peak_mib()?);
+        verdict.memory("worker of a prompt's author", worker.peak_mib());
         if let Some(ended) = worker.ended()? {
             verdict.fails(&format!(
                 "`{name}`: a prompt ended it: {ended}; its log is {}",

@@ -16,9 +16,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::gate::Gate;
 use crate::journal::{Journal, What};
 use crate::plan::{Ask, Reading};
-use crate::process::{leave_with_the_starter, wait_for_the_driver};
+use crate::process::wait_for_the_driver;
 use crate::timing;
 use crate::watched::{Trick, Watched};
+use nsbridge_chaos::process::leave_with_the_starter;
 
 /// Configuration file of a client process.
 #[derive(Debug, Serialize, Deserialize)]

@@ -13,11 +13,11 @@ use tokio::runtime::Handle;
 use crate::check::{self, Report};
 use crate::failure_excerpt;
 use crate::plan::Plan;
-use crate::process::leave_with_the_starter;
 use crate::python_client::{Kind, has_client};
 use crate::scenarios::{Needs, SCENARIOS, Scenario};
 use crate::stage::Stage;
 use crate::table;
+use nsbridge_chaos::process::leave_with_the_starter;
 
 /// Selection of scenarios and rounds.
 #[derive(Debug, clap::Args)]

@@ -7,7 +7,7 @@ use nsbridge_gateway::{Config, Gateway};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::journal::{Journal, What};
-use crate::process::leave_with_the_starter;
+use nsbridge_chaos::process::leave_with_the_starter;
 
 /// Runs the gateway of a configuration until SIGTERM. The journal is in the folder of the file.
 pub(crate) fn run(path: &Path) -> Result<()> {

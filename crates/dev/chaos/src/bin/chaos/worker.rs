@@ -19,10 +19,10 @@ use crate::calls::Runs;
 use crate::engine::Engine;
 use crate::journal::{Journal, What};
 use crate::order::{Does, Order, of_attempt, piece};
-use crate::process::leave_with_the_starter;
 use crate::python_model::PythonModel;
 use crate::timing;
 use crate::told::Told;
+use nsbridge_chaos::process::leave_with_the_starter;
 
 /// Log message of a worker that has subscribed to its queue.
 const TAKING: &str = "taking requests";

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::Stage;
 use super::supervised_process::SupervisedProcess;
 use crate::journal::{Journal, What};
-use crate::process::peak_kib;
+use nsbridge_chaos::process::peak_kib;
 
 /// Interval between two looks. The peak of a process that ends between them is that of the last look.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
