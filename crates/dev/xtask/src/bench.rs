@@ -24,6 +24,13 @@ const WITH_THE_PROGRAM: [&str; 2] = ["batch", "gateway"];
 /// Suites that need the real model.
 const ON_A_REAL_MODEL: [&str; 2] = ["gateway", "quality"];
 
+/// Number of rounds of a comparison of the gateway with another build. In each, both builds run the
+/// parts, and each build is first in every second round.
+const GATEWAY_ROUNDS: usize = 4;
+
+/// Parts of the suite `gateway` that are compared with another build: those without other systems.
+const GATEWAY_PARTS: [&str; 3] = ["own", "held", "crowd"];
+
 /// Result file of a suite.
 #[derive(Debug, Deserialize, Serialize)]
 struct Figures {
@@ -117,10 +124,77 @@ pub(crate) fn against(cargo: &Cargo, suite: &str, binary: &Path) -> Result<()> {
             ensure!(cargo::run(command)?, "the comparison failed");
             figures(&written)?
         }
-        _ => bail!("only `engine` and `bridge` can be compared with another build"),
+        "gateway" => {
+            machine::rabbitmq::ready()?;
+            let broker = Broker::start(cargo)?;
+            cargo.release()?;
+            let compared = compare_gateways(&broker, [&ours, &binary])?;
+            fs::write(&written, serde_json::to_string_pretty(&compared)? + "\n")?;
+            compared
+        }
+        _ => bail!("only `engine`, `bridge` and `gateway` can be compared with another build"),
     };
     output::line(&table(&compared));
     Ok(())
+}
+
+/// Runs the suite `gateway` of this build and of another one in turns. The program `nsbridge` of each is
+/// beside its benchmark.
+fn compare_gateways(broker: &Broker, builds: [&Path; 2]) -> Result<Figures> {
+    let written = root().join("target/bench/gateway.json");
+    let model = machine::models::smollm2()?;
+    let mut rounds: [Vec<Figures>; 2] = [Vec::new(), Vec::new()];
+    for round in 0..GATEWAY_ROUNDS {
+        output::step(&format!("bench gateway, round {} of {GATEWAY_ROUNDS}", round + 1));
+        for which in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+            let mut command = broker.tell(Command::new(builds[which]));
+            command.args(GATEWAY_PARTS).current_dir(root());
+            command.env("NSBRIDGE_BENCH_NSBRIDGE", builds[which].with_file_name("nsbridge"));
+            command.env("NSBRIDGE_BENCH_SMOLLM2", &model);
+            command.env("NSBRIDGE_BENCH_NO_PEERS", "another build is the peer");
+            ensure!(cargo::run(command)?, "{} failed", builds[which].display());
+            rounds[which].push(figures(&written)?);
+        }
+    }
+    let [ours, theirs] = rounds;
+    paired(&ours, &theirs, &format!("the build {}", builds[1].display()))
+}
+
+/// Returns the medians of the rows of two builds, whose rounds are in pairs. A ratio is the median of the
+/// rounds' ratios; `peer` names the least and the greatest of them.
+fn paired(ours: &[Figures], theirs: &[Figures], about: &str) -> Result<Figures> {
+    let first = ours.first().context("no round ran")?;
+    let values = |rounds: &[Figures], name: &str| -> Option<Vec<f64>> {
+        let row = |figures: &Figures| figures.rows.iter().find(|row| row.name == name)?.value;
+        rounds.iter().map(row).collect()
+    };
+    let mut rows = Vec::new();
+    for row in &first.rows {
+        let mine = values(ours, &row.name);
+        let Some((mut mine, mut theirs)) = mine.zip(values(theirs, &row.name)) else { continue };
+        let higher = row.better == "higher";
+        let ratio =
+            |(mine, theirs): (&f64, &f64)| if higher { mine / theirs } else { theirs / mine };
+        let mut ratios: Vec<f64> = mine.iter().zip(&theirs).map(ratio).collect();
+        let ratio = median(&mut ratios);
+        rows.push(Row {
+            name: format!("{}.vs_before", row.name),
+            value: Some(median(&mut mine)),
+            unit: row.unit.clone(),
+            better: row.better.clone(),
+            peer: Some(format!("{about}, {:.2} to {:.2}", ratios[0], ratios[ratios.len() - 1])),
+            peer_value: Some(median(&mut theirs)),
+            ratio: Some(ratio),
+        });
+    }
+    let suite = first.suite.clone();
+    Ok(Figures { suite, machine: first.machine.clone(), date: first.date.clone(), rows })
+}
+
+/// Returns the median of at least one value, and sorts the values.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
 fn figures(written: &Path) -> Result<Figures> {
@@ -175,7 +249,32 @@ fn short(number: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Figures, table};
+    use super::{Figures, paired, table};
+
+    fn round(chunks: f64, first: f64) -> Figures {
+        serde_json::from_value(serde_json::json!({
+            "suite": "gateway", "machine": "a shelf", "date": "2026-11-28", "rows": [
+                { "name": "streams", "value": chunks, "unit": "1/s", "better": "higher",
+                  "peer": null, "peer_value": null, "ratio": null },
+                { "name": "first", "value": first, "unit": "ms", "better": "lower",
+                  "peer": null, "peer_value": null, "ratio": null }
+            ]
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_ratio_of_two_builds_is_the_median_of_the_rounds_and_above_one_if_this_build_is_better() {
+        let ours = [round(200.0, 2.0), round(100.0, 4.0), round(300.0, 1.0)];
+        let theirs = [round(100.0, 1.0), round(100.0, 1.0), round(100.0, 1.0)];
+        let compared = paired(&ours, &theirs, "another build").unwrap();
+        let of = |name: &str| compared.rows.iter().find(|row| row.name == name).unwrap();
+        let streams = of("streams.vs_before");
+        assert_eq!((streams.value, streams.peer_value), (Some(200.0), Some(100.0)));
+        assert_eq!(streams.ratio, Some(2.0));
+        assert_eq!(streams.peer.as_deref(), Some("another build, 1.00 to 3.00"));
+        assert_eq!(of("first.vs_before").ratio, Some(0.5));
+    }
 
     #[test]
     fn a_table_has_a_row_for_each_figure_and_a_dash_for_what_is_not_there() {

@@ -142,7 +142,7 @@ enum Chore {
         /// Name of the suite, such as `bridge`.
         suite: String,
         /// Compares with this binary of the suite, built from another commit, instead of other
-        /// systems: both run in turns. For `bridge` and `engine`.
+        /// systems: both run in turns. For `bridge`, `engine` and `gateway`.
         #[arg(long, value_name = "BINARY")]
         before: Option<PathBuf>,
     },

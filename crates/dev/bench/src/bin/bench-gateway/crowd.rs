@@ -1,6 +1,6 @@
 //! Memory of the gateway's process with ten thousand connections, and with as many streams.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -18,6 +18,9 @@ const CROWD: usize = 10_000;
 
 /// Number of tasks that open them.
 const TASKS: usize = 50;
+
+/// Number of addresses of this machine, from 127.0.0.1 on, that they come from.
+const ADDRESSES: u32 = 8;
 
 /// Time limit for a request beside the crowd.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -73,11 +76,13 @@ fn row(
 /// Opens connections that have had one answer, or streams that have had their first event.
 async fn open(address: SocketAddr, streams: bool) -> Result<Vec<Stream>> {
     let mut tasks = JoinSet::new();
-    for _ in 0..TASKS {
+    for number in 0..TASKS {
+        // A gateway bounds the connections of one address.
+        let source = Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + number as u32 % ADDRESSES);
         tasks.spawn(async move {
             let mut some = Vec::new();
             for _ in 0..CROWD / TASKS {
-                let mut stream = Stream::connect(address).await?;
+                let mut stream = Stream::connect_from(source, address).await?;
                 if streams {
                     stream.wait(&Call::chat(MODEL, "Tell me a story.", 400)).await?;
                 } else {

@@ -1,12 +1,12 @@
 //! Client of HTTP/1.1 streams: a connection that is used again for each request.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// Time limit for a part of a response.
@@ -79,7 +79,16 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) async fn connect(address: SocketAddr) -> Result<Self> {
-        let tcp = TcpStream::connect(address).await?;
+        Self::connect_from(Ipv4Addr::LOCALHOST, address).await
+    }
+
+    /// Connects from an address of this machine, such as 127.0.0.2.
+    pub(crate) async fn connect_from(source: Ipv4Addr, address: SocketAddr) -> Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        // Otherwise the kernel takes a port that no other connection from any address has.
+        socket.set_reuseaddr(true)?;
+        socket.bind((source, 0).into())?;
+        let tcp = socket.connect(address).await?;
         tcp.set_nodelay(true)?;
         Ok(Self { tcp, address, received: Vec::new() })
     }
