@@ -33,7 +33,7 @@ impl<'a> StreamOpener<'a> {
         let context = self.context;
         loop {
             let opened = async {
-                sleep(self.pause).await;
+                rest(self.pause).await;
                 ReplyStream::open(context, number, start).await
             };
             let opened = tokio::select! {
@@ -79,5 +79,30 @@ impl<'a> StreamOpener<'a> {
     fn back_off(&mut self) {
         self.pause = self.pauses.next(random());
         self.context.publishing.doubt();
+    }
+}
+
+/// Waits for a pause. The timer of the runtime rounds up to whole milliseconds, so that a sleep of zero
+/// would delay each reply by about one.
+async fn rest(pause: Duration) {
+    if !pause.is_zero() {
+        sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use tokio::time::advance;
+
+    use super::rest;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_stream_opens_without_a_pause() {
+        advance(Duration::from_micros(500)).await;
+        assert!(rest(Duration::ZERO).now_or_never().is_some());
+        assert!(rest(Duration::from_millis(1)).now_or_never().is_none());
     }
 }
