@@ -75,7 +75,7 @@ const OTHERS: [(&str, &[(&str, &str)]); 7] = [
         "the time comes from a back-off, in a variable",
         &[
             ("crates/bridge/src/platform/ecs_protection.rs", "run"),
-            ("crates/bridge/src/request/stream_opener.rs", "open"),
+            ("crates/bridge/src/request/stream_opener.rs", "rest"),
             ("crates/cli/src/top/source.rs", "watch"),
             ("crates/handlers/python/src/host.rs", "keep"),
             ("crates/store/src/small_files.rs", "tried"),
