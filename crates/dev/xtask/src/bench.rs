@@ -168,8 +168,8 @@ fn compare_gateways(broker: &Broker, builds: [&Path; 2]) -> Result<Figures> {
 /// Returns the medians of the rows of two builds, whose rounds are in pairs. A ratio is the median of the
 /// rounds' ratios; `peer` names the least and the greatest of them.
 ///
-/// What a row adds to its peer can be near zero, and then has no ratio. Such a row is compared with what
-/// it is added to.
+/// A row of an added time is compared with its peer's time included, because the added time alone can be
+/// near zero and then has no ratio.
 fn paired(ours: &[Figures], theirs: &[Figures], about: &str) -> Result<Figures> {
     let value = |figures: &Figures, name: &str| -> Option<f64> {
         let row = figures.rows.iter().find(|row| row.name == name)?;
