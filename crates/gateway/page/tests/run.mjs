@@ -92,12 +92,15 @@ class Visit {
     await this.page.waitForSelector('#log .message:last-child.assistant:not(.open)');
   }
 
+  // Returns true if the last reply has so many characters.
+  async hasGrown(least) {
+    const body = this.page.locator('#log .message:last-child.assistant .body');
+    return (await body.textContent()).length >= least;
+  }
+
   // Waits until the last reply has so many characters.
   async grown(least) {
-    await this.page.waitForFunction(least => {
-      const body = document.querySelector('#log .message:last-child.assistant .body');
-      return body && body.textContent.length >= least;
-    }, least);
+    await until(() => this.hasGrown(least), 60);
   }
 
   // Returns the messages of the shown path, as they are stored.

@@ -1,5 +1,7 @@
 // Replies that outlive a reload, the network and the gateway: no piece twice, none left out.
 
+import { setTimeout as sleep } from 'node:timers/promises';
+
 const LONG = 'Write a story about a bear and a seal at the sea.';
 
 // Opens a page in the middle of a reply, whose worker stands still until `world.goOn()`: it may be faster than what is
@@ -14,8 +16,13 @@ async function slow(world, gateway, options) {
   await visit.settings({ max: 90, temperature: 0.7 });
   await visit.watch();
   await visit.send(LONG, false);
-  await visit.grown(30);
-  world.slowWorker.kill('SIGSTOP');
+  // The worker runs for a moment at a time: on a busy machine it could end the reply before it is told to stop.
+  while (!await visit.hasGrown(30)) {
+    world.goOn();
+    await sleep(40);
+    world.slowWorker.kill('SIGSTOP');
+    await sleep(20);
+  }
   return visit;
 }
 

@@ -55,7 +55,8 @@ export class System {
 
   // Starts a worker and waits until it takes requests. `target` is a folder or a GGUF file.
   async worker(name, target, draft) {
-    const more = draft ? `draft = "${draft}"\n` : '';
+    // Drafts of a fixed length: if they adapt to the measured costs, a busy machine may have none.
+    const more = draft ? `draft = "${draft}"\n[handler]\nspeculative_adaptive = false\n` : '';
     writeFileSync(this.path(`${name}.toml`), `[worker]\nmodel = "${name}-${this.suffix}"\ngrace_s = 1\n`
       + `[broker]\nurl = "${this.broker}"\n[keys]\nkeyring = "keys.json"\n[models]\ntarget = "${target}"\n${more}`);
     const count = () => {
