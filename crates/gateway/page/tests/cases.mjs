@@ -57,11 +57,10 @@ export async function kept_drafts_are_told({ Visit, assert }) {
   await visit.close();
 }
 
-export async function stop_ends_a_reply_at_once({ Visit, assert, letters }) {
-  const visit = await (await Visit.open()).ready('SmolLM2');
-  await visit.send('Tell a long story about the sea.', false);
-  await visit.grown(20);
+export async function stop_ends_a_reply_at_once({ Visit, assert, letters, goOn }) {
+  const visit = await Visit.inReply();
   await visit.page.keyboard.press('Escape');
+  goOn();
   await visit.ended();
   const node = await visit.last();
   assert.equal(node.state, 'stopped');

@@ -6,6 +6,7 @@ import { strict as assert } from 'node:assert';
 import { createRequire } from 'node:module';
 import { mkdirSync } from 'node:fs';
 import path from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { freePort, System, until } from './system.mjs';
 import * as cases from './cases.mjs';
 import * as looks from './looks.mjs';
@@ -48,6 +49,28 @@ class Visit {
       addEventListener('securitypolicyviolation', event => window.violations.push(event.violatedDirective));
     });
     await visit.tab(hash);
+    return visit;
+  }
+
+  // Opens a page in the middle of a reply of 90 tokens, whose worker stands still until `world.goOn()`: it may be faster
+  // than what is done to the page or the gateway.
+  static async inReply(gateway = gateways.open) {
+    const visit = await Visit.open(gateway);
+    if (gateway === gateways.stored) {
+      await visit.page.fill('#key-value', system.key);
+      await visit.page.click('#key-save');
+    }
+    await visit.ready('SmolLM2');
+    await visit.settings({ max: 90, temperature: 0.7 });
+    await visit.watch();
+    await visit.send('Write a story about a bear and a seal at the sea.', false);
+    // The worker runs for a moment at a time: on a busy machine it could end the reply before it is told to stop.
+    while (!await visit.hasGrown(30)) {
+      goOn();
+      await sleep(40);
+      slowWorker.kill('SIGSTOP');
+      await sleep(20);
+    }
     return visit;
   }
 
@@ -96,11 +119,6 @@ class Visit {
   async hasGrown(least) {
     const body = this.page.locator('#log .message:last-child.assistant .body');
     return (await body.textContent()).length >= least;
-  }
-
-  // Waits until the last reply has so many characters.
-  async grown(least) {
-    await until(() => this.hasGrown(least), 60);
   }
 
   // Returns the messages of the shown path, as they are stored.

@@ -1,34 +1,8 @@
 // Replies that outlive a reload, the network and the gateway: no piece twice, none left out.
 
-import { setTimeout as sleep } from 'node:timers/promises';
-
-const LONG = 'Write a story about a bear and a seal at the sea.';
-
-// Opens a page in the middle of a reply, whose worker stands still until `world.goOn()`: it may be faster than what is
-// done to the gateway.
-async function slow(world, gateway, options) {
-  const visit = await world.Visit.open(gateway, options);
-  if (gateway === world.gateways.stored) {
-    await visit.page.fill('#key-value', world.system.key);
-    await visit.page.click('#key-save');
-  }
-  await visit.ready('SmolLM2');
-  await visit.settings({ max: 90, temperature: 0.7 });
-  await visit.watch();
-  await visit.send(LONG, false);
-  // The worker runs for a moment at a time: on a busy machine it could end the reply before it is told to stop.
-  while (!await visit.hasGrown(30)) {
-    world.goOn();
-    await sleep(40);
-    world.slowWorker.kill('SIGSTOP');
-    await sleep(20);
-  }
-  return visit;
-}
-
 export async function a_reload_in_mid_reply_loses_nothing(world) {
   const { assert } = world;
-  const visit = await slow(world, world.gateways.open);
+  const visit = await world.Visit.inReply();
   await visit.page.reload();
   await visit.ready();
   // The page shows a reply as open from the next piece on.
@@ -47,7 +21,7 @@ export async function a_reload_in_mid_reply_loses_nothing(world) {
 }
 
 export async function a_closed_tab_loses_nothing(world) {
-  const visit = await slow(world, world.gateways.open);
+  const visit = await world.Visit.inReply();
   const hash = await visit.page.evaluate(() => location.hash);
   await visit.page.close();
   await visit.tab(hash);
@@ -59,7 +33,7 @@ export async function a_closed_tab_loses_nothing(world) {
 
 export async function a_killed_gateway_loses_nothing(world) {
   const { assert, gateways } = world;
-  const visit = await slow(world, gateways.stored);
+  const visit = await world.Visit.inReply(gateways.stored);
   await gateways.stored.kill();
   await visit.page.waitForSelector('.state :text("connection is lost")');
   world.goOn();
@@ -78,7 +52,7 @@ export async function a_killed_gateway_loses_nothing(world) {
 
 export async function a_gateway_that_is_replaced_in_order_loses_nothing(world) {
   const { assert, gateways } = world;
-  const visit = await slow(world, gateways.stored);
+  const visit = await world.Visit.inReply(gateways.stored);
   await gateways.stored.end();
   world.goOn();
   await gateways.stored.start();
@@ -92,7 +66,7 @@ export async function a_gateway_that_is_replaced_in_order_loses_nothing(world) {
 
 export async function a_reply_that_the_gateway_lost_is_computed_again(world) {
   const { assert, gateways } = world;
-  const visit = await slow(world, gateways.unstored);
+  const visit = await world.Visit.inReply(gateways.unstored);
   await gateways.unstored.kill();
   await visit.page.waitForSelector('.state :text("connection is lost")');
   world.goOn();
@@ -107,7 +81,7 @@ export async function a_reply_that_the_gateway_lost_is_computed_again(world) {
 
 export async function a_worker_that_differs_is_told(world) {
   const { assert, gateways } = world;
-  const visit = await slow(world, gateways.unstored);
+  const visit = await world.Visit.inReply(gateways.unstored);
   await gateways.unstored.kill();
   await visit.page.waitForSelector('.state :text("connection is lost")');
   world.goOn();
@@ -129,7 +103,7 @@ export async function a_worker_that_differs_is_told(world) {
 
 export async function a_lost_network_loses_nothing(world) {
   const { assert } = world;
-  const visit = await slow(world, world.gateways.open);
+  const visit = await world.Visit.inReply();
   await visit.context.setOffline(true);
   // The stream is cut at its next piece.
   world.goOn();
