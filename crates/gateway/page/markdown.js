@@ -3,13 +3,12 @@
 // The text is cut into blocks. Blocks that did not change since the last call keep their nodes, so
 // that only the end of a growing text is made anew.
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+// Each takes a time linear in the length of a line, whatever the line is: a model may write any.
+const FENCE = /^ {0,3}(`{3,}(?!`)|~{3,}(?!~))([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})\s+([^]*)/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
-const QUOTE = /^ {0,3}> ?(.*)$/;
-const ROW = /^\s*\|?.*\|.*$/;
-const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+([^]*)/;
+const QUOTE = /^ {0,3}> ?([^]*)/;
 const DEPTH = 6;
 const LONGEST = 20_000;
 
@@ -60,9 +59,9 @@ function split(text) {
       add('quote', from);
     } else if (ITEM.test(line)) {
       at += 1;
-      while (at < lines.length && continuesList(lines, at)) at += 1;
+      at = endOfList(lines, at);
       add('list', from);
-    } else if (ROW.test(line) && at + 1 < lines.length && DIVIDER.test(lines[at + 1]) && lines[at + 1].includes('-')) {
+    } else if (beginsTable(lines, at)) {
       at += 2;
       while (at < lines.length && lines[at].trim() !== '' && lines[at].includes('|')) at += 1;
       add('table', from);
@@ -80,24 +79,36 @@ function closes(line, fence) {
   return text.length >= fence.length && text.split('').every(mark => mark === fence[0]);
 }
 
-function continuesList(lines, at) {
-  const line = lines[at];
-  if (ITEM.test(line) && !RULE.test(line)) return true;
-  if (line.trim() === '') {
-    const next = lines.slice(at + 1).find(other => other.trim() !== '');
-    return next !== undefined && (ITEM.test(next) || /^\s{2,}\S/.test(next));
+// Returns the line behind a list whose first line is before `at`.
+function endOfList(lines, at) {
+  let end = at, isAfterBlank = false;
+  for (; at < lines.length; at += 1) {
+    const line = lines[at];
+    if (line.trim() === '') {
+      isAfterBlank = true;
+      continue;
+    }
+    const isItem = ITEM.test(line) && !RULE.test(line);
+    const belongs = isAfterBlank ? /^\s{2,}\S/.test(line) : /^\s/.test(line) || !starts(line);
+    if (!isItem && !belongs) break;
+    end = at + 1;
+    isAfterBlank = false;
   }
-  return /^\s/.test(line) || !starts(line);
+  return end;
 }
 
 function starts(line) {
   return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line);
 }
 
+// Returns true if a row of names and a divider are at `at`.
+function beginsTable(lines, at) {
+  return lines[at].includes('|') && at + 1 < lines.length && bare(lines[at + 1]).split('|').every(cell => /^:?-+:?$/.test(cell.trim()));
+}
+
 function interrupts(lines, at) {
   const line = lines[at];
-  const isTable = ROW.test(line) && at + 1 < lines.length && DIVIDER.test(lines[at + 1]) && line.includes('|');
-  return line.trim() === '' || starts(line) || ITEM.test(line) || isTable;
+  return line.trim() === '' || starts(line) || ITEM.test(line) || beginsTable(lines, at);
 }
 
 function build(block, depth) {
@@ -106,7 +117,7 @@ function build(block, depth) {
     case 'heading': {
       const [, marks, text] = HEADING.exec(block.lines[0]);
       // The page has the first level.
-      return element(`h${Math.min(marks.length + 1, 6)}`, ...inline(text));
+      return element(`h${Math.min(marks.length + 1, 6)}`, ...inline(withoutClosing(text)));
     }
     case 'rule': return element('hr');
     case 'quote': {
@@ -117,6 +128,15 @@ function build(block, depth) {
     case 'table': return table(block.lines);
     default: return element('p', ...inline(block.source.trimEnd()));
   }
+}
+
+// Returns the text of a heading without the marks that close it.
+function withoutClosing(text) {
+  const trimmed = text.trim();
+  let end = trimmed.length;
+  while (trimmed[end - 1] === '#') end -= 1;
+  // Marks at the end of a word are text.
+  return end === 0 || /\s/.test(trimmed[end - 1]) ? trimmed.slice(0, end).trim() : trimmed;
 }
 
 function nested(text, depth) {
@@ -159,17 +179,22 @@ function list(lines, depth) {
   return root;
 }
 
+// Returns a row of a table without its outer bars.
+function bare(line) {
+  return line.trim().replace(/^\|/, '').replace(/\|$/, '');
+}
+
 function cells(line) {
-  const text = line.trim().replace(/^\|/, '').replace(/\|$/, '');
-  return text.split(/(?<!\\)\|/).map(cell => cell.trim().replaceAll('\\|', '|'));
+  return bare(line).split(/(?<!\\)\|/).map(cell => cell.trim().replaceAll('\\|', '|'));
 }
 
 function table(lines) {
   const [head, divider, ...rows] = lines;
   const names = cells(head);
   const sides = cells(divider).map(cell => (cell.endsWith(':') ? cell.startsWith(':') ? 'center' : 'right' : ''));
-  const row = (name, texts) => element('tr', ...names.map((_, index) => {
-    const cell = element(name, ...inline(texts[index] ?? ''));
+  // A short row is not filled up: a wide table of many short rows would have millions of cells.
+  const row = (name, texts) => element('tr', ...texts.slice(0, names.length).map((text, index) => {
+    const cell = element(name, ...inline(text));
     if (name === 'th') cell.scope = 'col';
     if (sides[index]) cell.className = sides[index];
     return cell;

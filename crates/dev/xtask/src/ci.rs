@@ -1,6 +1,7 @@
 //! `cargo xtask ci`: exactly the checks that the continuous integration runs.
 
 use std::env;
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
@@ -15,18 +16,21 @@ pub(crate) fn run() -> Result<()> {
         output::line(&format!("building in {}", target.display()));
         cargo = cargo.with("CARGO_TARGET_DIR", target);
     }
-    // All parts run, even after one has failed.
-    let parts = [
-        ("lint", lint::run(&cargo)),
-        ("test", test::run(&cargo, &[])),
-        ("page", page::run(&cargo, &page::Arguments::default())),
-        ("chaos", chaos::run(&cargo, &chaos::Arguments::after_tests())),
-        ("attack", attack::run(&cargo, &attack::Arguments::default())),
+    let parts: [(&str, &dyn Fn() -> Result<()>); 5] = [
+        ("lint", &|| lint::run(&cargo)),
+        ("test", &|| test::run(&cargo, &[])),
+        ("page", &|| page::run(&cargo, &page::Arguments::default())),
+        ("chaos", &|| chaos::run(&cargo, &chaos::Arguments::after_tests())),
+        ("attack", &|| attack::run(&cargo, &attack::Arguments::default())),
     ];
-    let failed: Vec<String> = parts
-        .into_iter()
-        .filter_map(|(part, done)| Some(format!("{part}: {:#}", done.err()?)))
-        .collect();
+    // All parts run, even after one has failed.
+    let (mut failed, mut durations) = (Vec::new(), Vec::new());
+    for (part, run) in parts {
+        let start = Instant::now();
+        failed.extend(run().err().map(|error| format!("{part}: {error:#}")));
+        durations.push(format!("{part} {} s", start.elapsed().as_secs()));
+    }
+    output::step(&durations.join(", "));
     ensure!(failed.is_empty(), "{}", failed.join("; "));
     Ok(())
 }
