@@ -58,8 +58,7 @@ function split(text) {
       while (at < lines.length && QUOTE.test(lines[at])) at += 1;
       add('quote', from);
     } else if (ITEM.test(line)) {
-      at += 1;
-      at = endOfList(lines, at);
+      at = endOfList(lines, at + 1);
       add('list', from);
     } else if (beginsTable(lines, at)) {
       at += 2;

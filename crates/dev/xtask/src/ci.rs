@@ -30,7 +30,7 @@ pub(crate) fn run() -> Result<()> {
         failed.extend(run().err().map(|error| format!("{part}: {error:#}")));
         durations.push(format!("{part} {} s", start.elapsed().as_secs()));
     }
-    output::step(&durations.join(", "));
+    output::line(&durations.join(", "));
     ensure!(failed.is_empty(), "{}", failed.join("; "));
     Ok(())
 }

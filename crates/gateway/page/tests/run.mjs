@@ -65,12 +65,13 @@ class Visit {
     await visit.watch();
     await visit.send('Write a story about a bear and a seal at the sea.', false);
     // The worker runs for a moment at a time: on a busy machine it could end the reply before it is told to stop.
-    while (!await visit.hasGrown(30)) {
+    const body = visit.page.locator('#log .message:last-child.assistant .body');
+    await until(async () => {
       goOn();
       await sleep(40);
       slowWorker.kill('SIGSTOP');
-      await sleep(20);
-    }
+      return (await body.textContent()).length >= 30;
+    }, 60);
     return visit;
   }
 
@@ -113,12 +114,6 @@ class Visit {
 
   async ended() {
     await this.page.waitForSelector('#log .message:last-child.assistant:not(.open)');
-  }
-
-  // Returns true if the last reply has so many characters.
-  async hasGrown(least) {
-    const body = this.page.locator('#log .message:last-child.assistant .body');
-    return (await body.textContent()).length >= least;
   }
 
   // Returns the messages of the shown path, as they are stored.
@@ -199,7 +194,7 @@ function letters(text) {
 }
 
 const goOn = () => slowWorker.kill('SIGCONT');
-const world = { Visit, system, gateways, slowWorker, goOn, out, assert, until, letters, axe };
+const world = { Visit, system, gateways, goOn, out, assert, until, letters, axe };
 const tests = { ...cases, ...survival, ...looks };
 const all = Object.entries({ ...tests, ...(only.includes('pictures') ? pictures : {}) })
   .filter(([name]) => only.length === 0 || only.includes(name));
