@@ -1,0 +1,4 @@
+#include "rows.cu"
+#include "matrix.cu"
+#include "attention.cu"
+#include "pack.cu"

@@ -1,0 +1,99 @@
+// Language of the kernels: CUDA where nvcc compiles them, and C++ on the emulator where g++ does.
+//
+// Both compile the same source. A multiplication and an addition are two roundings unless `fused` is
+// written: nvcc is called with `-fmad=false`, g++ with `-ffp-contract=off`.
+
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+
+#define DEVICE __device__ __forceinline__
+// A kernel takes one struct, and blocks of at most this many threads.
+#define KERNEL(name, Args, threads)                                                                \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+// Memory that the threads of a block share. Its contents are undefined when a block begins.
+#define SHARED(Type, name)                                                                         \
+    using name##_type = Type;                                                                      \
+    __shared__ name##_type name
+
+#define THREAD threadIdx.x
+#define THREADS blockDim.x
+#define BLOCK_X blockIdx.x
+#define BLOCK_Y blockIdx.y
+#define BLOCKS_X gridDim.x
+
+DEVICE void barrier() { __syncthreads(); }
+
+template <typename T> DEVICE T from_lane_xor(T x, int mask) {
+    return __shfl_xor_sync(0xffffffffu, x, mask);
+}
+
+DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE float divided(float a, float b) { return __fdiv_rn(a, b); }
+DEVICE float root(float x) { return __fsqrt_rn(x); }
+DEVICE float bits_float(uint32_t x) { return __uint_as_float(x); }
+DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
+DEVICE float whole(int32_t x) { return __int2float_rn(x); }
+
+DEVICE uint32_t load_acquire(const uint32_t *at) {
+    uint32_t x;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
+DEVICE void store_release(uint32_t *at, uint32_t x) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+// Lets other work run while a thread waits.
+DEVICE void pause() { __nanosleep(100); }
+
+// Products of 16 x 32 and 32 x 8 integers of eight bits, added to 16 x 8 of 32 bits.
+DEVICE void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                 "{%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// The same for 16 columns of the first and 16 rows of the second.
+DEVICE void mma_s8_half(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+                 "{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b));
+}
+// Products of 16 x 16 and 16 x 8 bf16, added to 16 x 8 f32 in the order of the hardware.
+DEVICE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+struct alignas(16) Four {
+    uint32_t x[4];
+};
+// Loads 16 bytes that no thread writes during the kernel.
+DEVICE Four load_four(const void *at) {
+    uint4 v = __ldg(static_cast<const uint4 *>(at));
+    return Four{{v.x, v.y, v.z, v.w}};
+}
+template <typename T> DEVICE T load(const T *at) { return __ldg(at); }
+
+#else
+#include "emulator.h"
+#endif
+
+constexpr int WARP = 32;
+
+DEVICE int lane() { return int(THREAD) % WARP; }
+DEVICE int warp() { return int(THREAD) / WARP; }
+
+// Adds up the lanes of each group of `width` lanes by a tree: neighbors first, then pairs. Each lane
+// gets the sum, since an addition does not depend on the order of its two terms.
+DEVICE float tree_of_lanes(float x, int width) {
+    for (int mask = 1; mask < width; mask *= 2) {
+        x = x + from_lane_xor(x, mask);
+    }
+    return x;
+}

@@ -1,0 +1,306 @@
+// Products of a matrix with rows of activations.
+//
+// A warp has a tile of sixteen rows and a segment of the columns. It adds its products up in the order
+// of the columns, and the segments are added by a tree: so the sums do not depend on the number of
+// rows of activations, and a rank with some of the segments has a subtree.
+
+#include "weights.h"
+
+constexpr int WARPS = 8;
+
+// A lane's 4 sums of 16 x 8: its tile's row and its row of activations.
+struct Place {
+    int row;
+    int column;
+};
+
+struct Fragment {
+    DEVICE static Place place(int i) {
+        return Place{lane() / 4 + i / 2 * 8, lane() % 4 * 2 + i % 2};
+    }
+};
+
+struct OfQ8 : Fragment {
+    template <int N>
+    DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
+                           float (&sums)[N][4]) {
+        uint32_t blocks = a.weights.columns / 32, share = blocks / a.segments;
+        auto values = static_cast<const unsigned char *>(a.weights.values);
+        auto heads = static_cast<const uint16_t *>(a.weights.heads);
+        auto x = static_cast<const int8_t *>(a.x);
+        for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
+            uint64_t at = tile * blocks + block;
+            Four w = load_four(values + at * Q8_BYTES + lane() * 16);
+            float d[2] = {half_float(load(heads + at * TILE + lane() / 4)),
+                          half_float(load(heads + at * TILE + lane() / 4 + 8))};
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                uint64_t row = first + n * 8 + lane() / 4;
+                auto own = x + row * a.x_stride + block * 32 + lane() % 4 * 4;
+                uint32_t b[2] = {load(reinterpret_cast<const uint32_t *>(own)),
+                                 load(reinterpret_cast<const uint32_t *>(own + 16))};
+                int32_t c[4] = {0, 0, 0, 0};
+                mma_s8(c, w.x, b);
+                for (int i = 0; i < 4; i++) {
+                    uint64_t column = first + n * 8 + place(i).column;
+                    float both = d[i / 2] * load(a.scales + column * blocks + block);
+                    sums[n][i] = fused(whole(c[i]), both, sums[n][i]);
+                }
+            }
+        }
+    }
+};
+
+struct OfQ4K : Fragment {
+    template <int N>
+    DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
+                           float (&sums)[N][4]) {
+        uint32_t blocks = a.weights.columns / BLOCK, share = blocks / a.segments;
+        auto values = static_cast<const unsigned char *>(a.weights.values);
+        auto heads = static_cast<const Q4Head *>(a.weights.heads);
+        auto x = static_cast<const int8_t *>(a.x);
+        for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
+            uint64_t at = tile * blocks + block;
+            Q4Head head[2] = {heads[at * TILE + lane() / 4], heads[at * TILE + lane() / 4 + 8]};
+            int32_t counts[N][4] = {};
+#pragma unroll
+            for (int pair = 0; pair < 4; pair++) {
+                Four both = load_four(values + at * Q4_BYTES + pair * 512 + lane() * 16);
+#pragma unroll
+                for (int second = 0; second < 2; second++) {
+                    int part = 2 * pair + second;
+                    uint32_t w[4];
+                    for (int i = 0; i < 4; i++) {
+                        w[i] = both.x[i] >> second * 4 & 0x0f0f0f0f;
+                    }
+#pragma unroll
+                    for (int n = 0; n < N; n++) {
+                        uint64_t row = first + n * 8 + lane() / 4;
+                        auto own = x + row * a.x_stride + block * BLOCK + part * PART + lane() % 4 * 4;
+                        uint32_t b[2] = {load(reinterpret_cast<const uint32_t *>(own)),
+                                         load(reinterpret_cast<const uint32_t *>(own + 16))};
+                        int32_t c[4] = {0, 0, 0, 0};
+                        mma_s8(c, w, b);
+                        for (int i = 0; i < 4; i++) {
+                            counts[n][i] += c[i] * head[i / 2].scales[part];
+                        }
+                    }
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                for (int i = 0; i < 4; i++) {
+                    uint64_t column = first + n * 8 + place(i).column;
+                    const int16_t *of_x = a.sums + (column * blocks + block) * 8;
+                    int32_t least = 0;
+                    for (int part = 0; part < 8; part++) {
+                        least += head[i / 2].least[part] * load(of_x + part);
+                    }
+                    float scale = load(a.scales + column * blocks + block);
+                    float d = half_float(head[i / 2].d) * scale;
+                    float min = half_float(head[i / 2].min) * scale;
+                    sums[n][i] = fused(whole(counts[n][i]), d, sums[n][i]);
+                    sums[n][i] = fused(whole(least), min, sums[n][i]);
+                }
+            }
+        }
+    }
+};
+
+struct OfQ6K : Fragment {
+    template <int N>
+    DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
+                           float (&sums)[N][4]) {
+        uint32_t blocks = a.weights.columns / BLOCK, share = blocks / a.segments;
+        auto values = static_cast<const unsigned char *>(a.weights.values);
+        auto heads = static_cast<const Q6Head *>(a.weights.heads);
+        auto x = static_cast<const int8_t *>(a.x);
+        for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
+            uint64_t at = tile * blocks + block;
+            Q6Head head[2] = {heads[at * TILE + lane() / 4], heads[at * TILE + lane() / 4 + 8]};
+            int32_t counts[N][4] = {};
+#pragma unroll
+            for (int pair = 0; pair < 4; pair++) {
+                auto of_pair = values + at * Q6_BYTES;
+                Four both = load_four(of_pair + pair * 512 + lane() * 16);
+                auto highs = reinterpret_cast<const uint32_t *>(of_pair + Q6_LOW_BYTES + pair * 256);
+                uint32_t high[2] = {load(highs + lane() * 2), load(highs + lane() * 2 + 1)};
+#pragma unroll
+                for (int second = 0; second < 2; second++) {
+                    int part = 2 * pair + second;
+                    uint32_t w[4];
+                    for (int i = 0; i < 4; i++) {
+                        uint32_t upper = high[i % 2] >> (second * 4 + i / 2 * 2) & 0x03030303;
+                        w[i] = minus_32((both.x[i] >> second * 4 & 0x0f0f0f0f) | upper << 4);
+                    }
+#pragma unroll
+                    for (int n = 0; n < N; n++) {
+                        uint64_t row = first + n * 8 + lane() / 4;
+                        auto own = x + row * a.x_stride + block * BLOCK + part * PART + lane() % 4 * 4;
+#pragma unroll
+                        for (int half = 0; half < 2; half++) {
+                            uint32_t b = load(reinterpret_cast<const uint32_t *>(own + half * 16));
+                            int32_t c[4] = {0, 0, 0, 0};
+                            mma_s8_half(c, w[half * 2], w[half * 2 + 1], b);
+                            for (int i = 0; i < 4; i++) {
+                                counts[n][i] += c[i] * head[i / 2].scales[2 * part + half];
+                            }
+                        }
+                    }
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                for (int i = 0; i < 4; i++) {
+                    uint64_t column = first + n * 8 + place(i).column;
+                    float d = half_float(head[i / 2].d) * load(a.scales + column * blocks + block);
+                    sums[n][i] = fused(whole(counts[n][i]), d, sums[n][i]);
+                }
+            }
+        }
+    }
+};
+
+// bf16 with bf16 activations: the fast arithmetic, whose bits are the hardware's.
+struct OfBrains : Fragment {
+    template <int N>
+    DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
+                           float (&sums)[N][4]) {
+        uint32_t blocks = a.weights.columns / 16, share = blocks / a.segments;
+        auto values = static_cast<const unsigned char *>(a.weights.values);
+        auto x = static_cast<const uint16_t *>(a.x);
+        for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
+            Four w = load_four(values + (tile * blocks + block) * BRAIN_BYTES + lane() * 16);
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                uint64_t row = first + n * 8 + lane() / 4;
+                auto own = x + row * a.x_stride + block * 16 + lane() % 4 * 2;
+                uint32_t b[2] = {load(reinterpret_cast<const uint32_t *>(own)),
+                                 load(reinterpret_cast<const uint32_t *>(own + 8))};
+                mma_bf16(sums[n], w.x, b);
+            }
+        }
+    }
+};
+
+// Floats with f32 activations, by fused multiply-adds in the order of the columns. A lane has one row
+// of the tile and four rows of activations.
+template <typename T, bool BRAIN> struct OfFloats {
+    DEVICE static Place place(int i) { return Place{lane() % 16, lane() / 16 * 4 + i}; }
+
+    template <int N>
+    DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
+                           float (&sums)[N][4]) {
+        constexpr uint32_t MANY = TOGETHER<T>;
+        uint32_t groups = (a.weights.columns + MANY - 1) / MANY;
+        uint32_t share = a.weights.columns / a.segments;
+        uint32_t begin = segment * share, end = begin + share;
+        auto values = static_cast<const unsigned char *>(a.weights.values);
+        auto x = static_cast<const float *>(a.x);
+        for (uint32_t group = begin / MANY; group * MANY < end; group++) {
+            Four four = load_four(values + ((tile * groups + group) * TILE + lane() % 16) * 16);
+#pragma unroll
+            for (uint32_t k = 0; k < MANY; k++) {
+                uint32_t column = group * MANY + k;
+                if (column < begin || column >= end) {
+                    continue;
+                }
+                float w;
+                if (sizeof(T) == 4) {
+                    w = bits_float(four.x[k % 4]);
+                } else {
+                    uint32_t bits = four.x[k / 2 % 4] >> k % 2 * 16 & 0xffff;
+                    w = BRAIN ? brain_float(bits) : half_float(bits);
+                }
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    for (int i = 0; i < 4; i++) {
+                        uint64_t row = first + n * 8 + lane() / 16 * 4 + i;
+                        sums[n][i] = fused(w, load(x + row * a.x_stride + column), sums[n][i]);
+                    }
+                }
+            }
+        }
+    }
+};
+
+// Adds up the segments of one sum by a tree.
+DEVICE float tree_of_segments(const float (*sums)[TILE][8], uint32_t segments, int row, int column) {
+    float all[WARPS];
+    for (uint32_t i = 0; i < WARPS; i++) {
+        all[i] = i < segments ? sums[i][row][column] : 0.0f;
+    }
+    for (uint32_t apart = 1; apart < segments; apart *= 2) {
+        for (uint32_t i = 0; i + apart < WARPS; i += 2 * apart) {
+            all[i] = all[i] + all[i + apart];
+        }
+    }
+    return all[0];
+}
+
+// GATED: a tile has eight rows of the gate and eight of the up projection, and makes `silu(gate) * up`.
+template <typename Of, int N, bool GATED> DEVICE void products(const ProductArgs &a) {
+    SHARED(float[WARPS][TILE][8], shared);
+    uint32_t first = BLOCK_Y * 8 * N, count = *a.rows;
+    if (first >= count) {
+        return;
+    }
+    uint32_t tiles = WARPS / a.segments, all_tiles = (a.weights.rows + TILE - 1) / TILE;
+    uint32_t first_tile = BLOCK_X * tiles, tile = first_tile + warp() / a.segments;
+    float sums[N][4] = {};
+    if (tile < all_tiles) {
+        Of::add(a, tile, warp() % a.segments, first, sums);
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        for (int i = 0; i < 4; i++) {
+            Place place = Of::place(i);
+            shared[warp()][place.row][place.column] = sums[n][i];
+        }
+        barrier();
+        for (uint32_t i = THREAD; i < tiles * TILE * 8; i += THREADS) {
+            uint32_t own = i / (TILE * 8), row = i % TILE, column = i / TILE % 8;
+            uint32_t to = first + n * 8 + column, tile = first_tile + own;
+            if (to >= count || tile >= all_tiles || (GATED && row >= TILE / 2)) {
+                continue;
+            }
+            auto segments = shared + own * a.segments;
+            float sum = tree_of_segments(segments, a.segments, row, column);
+            uint32_t number = tile * TILE + row;
+            sum = a.bias ? sum + a.bias[number] : sum;
+            if (GATED) {
+                float up = tree_of_segments(segments, a.segments, row + TILE / 2, column);
+                up = a.bias ? up + a.bias[number + TILE / 2] : up;
+                sum = silu(sum) * up;
+                number = tile * (TILE / 2) + row;
+            }
+            if (a.out) {
+                a.out[uint64_t(to) * a.stride + number] = sum;
+            } else {
+                a.brains[uint64_t(to) * a.stride + number] = float_brain(sum);
+            }
+        }
+        barrier();
+    }
+}
+
+#define PRODUCTS(name, Of)                                                                         \
+    KERNEL(name##_8, ProductArgs, 256) { products<Of, 1, false>(a); }                              \
+    KERNEL(name##_16, ProductArgs, 256) { products<Of, 2, false>(a); }                             \
+    KERNEL(name##_32, ProductArgs, 256) { products<Of, 4, false>(a); }                             \
+    KERNEL(name##_64, ProductArgs, 256) { products<Of, 8, false>(a); }                             \
+    KERNEL(name##_8_gated, ProductArgs, 256) { products<Of, 1, true>(a); }                         \
+    KERNEL(name##_16_gated, ProductArgs, 256) { products<Of, 2, true>(a); }                        \
+    KERNEL(name##_32_gated, ProductArgs, 256) { products<Of, 4, true>(a); }                        \
+    KERNEL(name##_64_gated, ProductArgs, 256) { products<Of, 8, true>(a); }
+
+PRODUCTS(products_q8_0, OfQ8)
+PRODUCTS(products_q4_k, OfQ4K)
+PRODUCTS(products_q6_k, OfQ6K)
+PRODUCTS(products_brains, OfBrains)
+using OfF32 = OfFloats<float, false>;
+using OfBf16 = OfFloats<uint16_t, true>;
+using OfF16 = OfFloats<uint16_t, false>;
+PRODUCTS(products_f32, OfF32)
+PRODUCTS(products_bf16, OfBf16)
+PRODUCTS(products_f16, OfF16)

@@ -1,0 +1,16 @@
+//! Errors of a device.
+
+/// Error of a device: a call failed, or memory is short.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(String);
+
+impl Error {
+    /// Wraps a message.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+/// Result of an operation on a device.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

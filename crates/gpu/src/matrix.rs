@@ -1,0 +1,366 @@
+//! Matrices on a device, packed for the products.
+
+#![expect(unsafe_code, reason = "kernels are launched with addresses")]
+
+use std::sync::Arc;
+
+use crate::args::{Address, Args, EmbedArgs, PackArgs, ProductArgs, Weights};
+use crate::device::{Buffer, Device};
+use crate::error::Result;
+use crate::rows::{Activations, Count, Form};
+
+/// Rows of a tile.
+pub const TILE: usize = 16;
+
+/// Threads of a block of products: eight warps, one for each segment of a tile.
+const THREADS: u32 = 256;
+const WARPS: usize = 8;
+
+/// Bytes of a tensor that are packed at once.
+const STAGED: usize = 32 << 20;
+
+/// Format of a matrix in memory, which decides the arithmetic of its products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// GGUF's Q8_0, with activations in blocks of 32: the bits of the CPU.
+    Q8_0,
+    /// GGUF's Q4_K, with activations in blocks of 256: the bits of the CPU.
+    Q4K,
+    /// GGUF's Q6_K, with activations in blocks of 256: the bits of the CPU.
+    Q6K,
+    /// bf16 with bf16 activations on tensor cores: the bits of the device.
+    Brains,
+    /// f32 with f32 activations: the bits of the CPU.
+    F32,
+    /// bf16 with f32 activations: the bits of the CPU.
+    Bf16,
+    /// f16 with f32 activations: the bits of the CPU.
+    F16,
+}
+
+impl Layout {
+    /// Returns the form of the activations.
+    pub fn form(self) -> Form {
+        match self {
+            Self::Q8_0 => Form::Of32,
+            Self::Q4K | Self::Q6K => Form::Of256,
+            Self::Brains => Form::Brains,
+            Self::F32 | Self::Bf16 | Self::F16 => Form::Floats,
+        }
+    }
+
+    /// Returns the number of columns that a segment must be a multiple of.
+    pub fn unit(self) -> usize {
+        match self {
+            Self::Q8_0 => 32,
+            Self::Q4K | Self::Q6K => 256,
+            Self::Brains => 16,
+            Self::F32 | Self::Bf16 | Self::F16 => 1,
+        }
+    }
+
+    /// Returns the bytes of a row of the file.
+    fn row_bytes(self, columns: usize) -> usize {
+        match self {
+            Self::Q8_0 => columns / 32 * 34,
+            Self::Q4K => columns / 256 * 144,
+            Self::Q6K => columns / 256 * 210,
+            Self::F32 => columns * 4,
+            Self::Brains | Self::Bf16 | Self::F16 => columns * 2,
+        }
+    }
+
+    /// Returns the bytes of a tile: values and heads.
+    fn tile_bytes(self, columns: usize) -> (usize, usize) {
+        match self {
+            Self::Q8_0 => (TILE * columns, columns / 32 * TILE * 2),
+            Self::Q4K => (TILE * columns / 2, columns / 256 * TILE * 20),
+            Self::Q6K => (TILE * columns * 3 / 4, columns / 256 * TILE * 20),
+            Self::Brains => (TILE * columns * 2, 0),
+            Self::F32 | Self::Bf16 | Self::F16 => {
+                (self.row_bytes(columns).next_multiple_of(16) * TILE, 0)
+            }
+        }
+    }
+
+    fn number(self) -> u32 {
+        match self {
+            Self::Q8_0 => 0,
+            Self::Q4K => 1,
+            Self::Q6K => 2,
+            Self::Brains => 3,
+            Self::F32 => 4,
+            Self::Bf16 => 5,
+            Self::F16 => 6,
+        }
+    }
+
+    /// Returns the kernel that packs, and its number of blocks for a tile.
+    fn pack(self, columns: usize) -> (&'static str, usize) {
+        match self {
+            Self::Q8_0 => ("pack_q8_0", columns / 32),
+            Self::Q4K => ("pack_q4_k", columns / 256),
+            Self::Q6K => ("pack_q6_k", columns / 256),
+            Self::Brains => ("pack_brains", columns / 16),
+            Self::F32 | Self::Bf16 | Self::F16 => {
+                ("pack_floats", self.row_bytes(columns).div_ceil(16))
+            }
+        }
+    }
+}
+
+/// Number of rows of activations that a block of threads takes.
+const STEPS: [usize; 4] = [8, 16, 32, 64];
+
+macro_rules! products {
+    ($($layout:ident: $name:literal,)*) => {
+        /// Returns the kernel for a layout, the number of rows at once, and the last operation.
+        fn products(layout: Layout, rows: usize, gated: bool) -> &'static str {
+            match (layout, rows, gated) {
+                $(
+                    (Layout::$layout, 8, false) => concat!("products_", $name, "_8"),
+                    (Layout::$layout, 16, false) => concat!("products_", $name, "_16"),
+                    (Layout::$layout, 32, false) => concat!("products_", $name, "_32"),
+                    (Layout::$layout, _, false) => concat!("products_", $name, "_64"),
+                    (Layout::$layout, 8, true) => concat!("products_", $name, "_8_gated"),
+                    (Layout::$layout, 16, true) => concat!("products_", $name, "_16_gated"),
+                    (Layout::$layout, 32, true) => concat!("products_", $name, "_32_gated"),
+                    (Layout::$layout, _, true) => concat!("products_", $name, "_64_gated"),
+                )*
+            }
+        }
+    };
+}
+
+products! {
+    Q8_0: "q8_0",
+    Q4K: "q4_k",
+    Q6K: "q6_k",
+    Brains: "brains",
+    F32: "f32",
+    Bf16: "bf16",
+    F16: "f16",
+}
+
+/// Shape of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub columns: usize,
+    /// Number of equal segments of the columns, each of which is summed by itself: 1, 2, 4 or 8.
+    pub segments: usize,
+}
+
+/// Where the products of a matrix go.
+#[derive(Clone, Copy, Debug)]
+pub enum Destination<'a> {
+    /// f32, rows `stride` numbers apart, from the number `first` of a row on.
+    Floats { out: &'a Buffer, stride: usize, first: usize },
+    /// The form of bf16 of other activations.
+    Brains(&'a Activations),
+}
+
+/// Matrix `[rows, columns]` that multiplies activations: `y = W x + b`.
+#[derive(Debug)]
+pub struct Matrix {
+    layout: Layout,
+    shape: Shape,
+    values: Buffer,
+    heads: Buffer,
+    bias: Option<Buffer>,
+}
+
+impl Matrix {
+    /// Packs a matrix. `row` writes the bytes of a row as a GGUF or safetensors file has them; they
+    /// are zeros before.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if memory is short or the device fails.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the columns cannot be cut into these segments.
+    pub fn pack(
+        device: &Arc<dyn Device>,
+        layout: Layout,
+        shape: Shape,
+        mut row: impl FnMut(usize, &mut [u8]),
+    ) -> Result<Self> {
+        let Shape { rows, columns, segments } = shape;
+        assert!([1, 2, 4, 8].contains(&segments), "a number of segments has a tree");
+        assert!(columns.is_multiple_of(segments * layout.unit()), "segments are of whole blocks");
+        let (tiles, row_bytes) = (rows.div_ceil(TILE), layout.row_bytes(columns));
+        let (values, heads) = layout.tile_bytes(columns);
+        let matrix = Self {
+            layout,
+            shape,
+            values: Buffer::zeroed(device, tiles * values)?,
+            heads: Buffer::zeroed(device, tiles * heads)?,
+            bias: None,
+        };
+        let at_once = (STAGED / (TILE * row_bytes)).clamp(1, tiles.max(1));
+        let staging = Buffer::zeroed(device, at_once * TILE * row_bytes)?;
+        let mut bytes = vec![0u8; staging.bytes()];
+        let (kernel, blocks) = layout.pack(columns);
+        for first in (0..tiles).step_by(at_once) {
+            let many = at_once.min(tiles - first);
+            let own = (many * TILE).min(rows - first * TILE);
+            bytes.fill(0);
+            for (at, bytes) in bytes.chunks_exact_mut(row_bytes).take(own).enumerate() {
+                row(first * TILE + at, bytes);
+            }
+            staging.write(0, &bytes)?;
+            let args = PackArgs {
+                source: staging.place(0, own * row_bytes),
+                values: matrix.values.place(first * values, many * values),
+                heads: matrix.heads.place(first * heads, many * heads),
+                rows: own as u32,
+                columns: columns as u32,
+                row_bytes: row_bytes as u32,
+                reserved: 0,
+            };
+            // SAFETY: the source has these rows, and the tiles are within the matrix.
+            unsafe { device.launch(&args.launch(kernel, [many as u32, blocks as u32], 32))? };
+        }
+        Ok(matrix)
+    }
+
+    /// Sets the bias of each row.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if memory is short or the device fails.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there are more or fewer numbers than rows in whole tiles.
+    pub fn set_bias(&mut self, bias: &[f32]) -> Result<()> {
+        assert_eq!(bias.len(), self.padded(), "a bias has a number for each padded row");
+        self.bias = Some(Buffer::of(self.values.device(), bias)?);
+        Ok(())
+    }
+
+    /// Returns the format in memory.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Returns the shape.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Returns the number of rows in whole tiles.
+    pub fn padded(&self) -> usize {
+        self.shape.rows.next_multiple_of(TILE)
+    }
+
+    /// Returns the size in memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.values.bytes() + self.heads.bytes()
+    }
+
+    fn weights(&self) -> Weights {
+        Weights {
+            values: self.values.place(0, 0),
+            heads: self.heads.place(0, 0),
+            rows: self.shape.rows as u32,
+            columns: self.shape.columns as u32,
+            format: self.layout.number(),
+            reserved: 0,
+        }
+    }
+
+    /// Multiplies rows of activations, bias included. There are `count` of them, at most `most`.
+    ///
+    /// With `gated`, each tile has eight rows of a gate and then eight of an up projection, and the
+    /// result is `silu(gate) * up`, half as long.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the device fails.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the activations do not have the form or the number of columns, or if the
+    /// destination is too small.
+    pub fn multiply(
+        &self,
+        x: &Activations,
+        (count, most): (Count<'_>, usize),
+        gated: bool,
+        to: Destination<'_>,
+    ) -> Result<()> {
+        let Shape { columns, segments, .. } = self.shape;
+        let at_once = STEPS.into_iter().find(|step| *step >= most).unwrap_or(STEPS[3]);
+        let written = if gated { self.padded() / 2 } else { self.padded() };
+        let (out, brains, stride) = match to {
+            Destination::Floats { out, stride, first } => {
+                let last = most.saturating_sub(1) * stride + first + written;
+                (out.place(4 * first, 4 * (last - first)), 0, stride)
+            }
+            Destination::Brains(form) => {
+                assert!(written <= form.columns() && most <= form.capacity(), "a row has room");
+                (0, form.forms().brains, form.columns())
+            }
+        };
+        let (x, scales, sums, x_stride) = x.read(self.layout.form(), columns, most);
+        let args = ProductArgs {
+            weights: self.weights(),
+            x,
+            scales,
+            sums,
+            rows: count.address(),
+            bias: address(self.bias.as_ref()),
+            out,
+            brains,
+            segments: segments as u32,
+            stride: stride as u32,
+            x_stride: x_stride as u32,
+            reserved: 0,
+        };
+        let tiles = self.padded() / TILE;
+        let blocks = [tiles.div_ceil(WARPS / segments), most.div_ceil(at_once)];
+        let kernel = products(self.layout, at_once, gated);
+        let launch = args.launch(kernel, blocks.map(|blocks| blocks as u32), THREADS);
+        // SAFETY: the activations have this form, and the destination has room, for `most` rows.
+        unsafe { self.values.device().launch(&launch) }
+    }
+
+    /// Writes the rows of the tokens, of which the first has the id `first_token`, to `out` with rows
+    /// `stride` numbers apart; zeros for other tokens.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the device fails.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `tokens` or `out` has less than `most` rows.
+    pub fn embed(
+        &self,
+        (tokens, first_token): (Count<'_>, usize),
+        (count, most): (Count<'_>, usize),
+        (out, stride): (&Buffer, usize),
+    ) -> Result<()> {
+        let args = EmbedArgs {
+            weights: self.weights(),
+            rows: count.address(),
+            tokens: tokens.of(most),
+            out: out.place(0, 4 * most * stride),
+            first_token: first_token as u32,
+            stride: stride as u32,
+        };
+        // SAFETY: both buffers have `most` rows.
+        unsafe { self.values.device().launch(&args.launch("embed", [most as u32, 1], THREADS)) }
+    }
+}
+
+/// Returns the address of a buffer, or 0 for none.
+pub(crate) fn address(buffer: Option<&Buffer>) -> Address {
+    buffer.map_or(0, |buffer| buffer.place(0, 0))
+}
