@@ -179,6 +179,22 @@ struct PackArgs {
     uint32_t reserved;
 };
 
+// Rendezvous of the ranks of a model.
+struct MeetArgs {
+    // Flags of each rank, in its memory: one for each rank that it waits for.
+    uint32_t *flags[RANKS];
+    // Number of the step.
+    const uint32_t *step;
+    // Set if a rank does not come within the limit.
+    uint32_t *lost;
+    uint64_t limit_nanoseconds;
+    uint32_t rank;
+    uint32_t ranks;
+    // Number of this rendezvous in the step, and how many a step has.
+    uint32_t number;
+    uint32_t in_step;
+};
+
 // Copy of a page in all layers.
 struct CopyArgs {
     unsigned char *keys;

@@ -47,6 +47,11 @@ DEVICE void store_release(uint32_t *at, uint32_t x) {
 }
 // Lets other work run while a thread waits.
 DEVICE void pause() { __nanosleep(100); }
+DEVICE uint64_t nanoseconds() {
+    uint64_t x;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(x));
+    return x;
+}
 
 // Products of 16 x 32 and 32 x 8 integers of eight bits, added to 16 x 8 of 32 bits.
 DEVICE void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #if defined(__x86_64__)
 // Saves the registers that a function must keep, and continues on another stack.
@@ -214,6 +215,12 @@ void pause() {
     sched_yield();
     yield();
     fibers->idle = 0;
+}
+
+uint64_t nanoseconds() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return uint64_t(now.tv_sec) * 1000000000u + uint64_t(now.tv_nsec);
 }
 
 unsigned char *shared(const void *variable, uint32_t bytes) {

@@ -44,6 +44,7 @@ void barrier();
 // Waits until each lane of the warp is here.
 void meet();
 void pause();
+uint64_t nanoseconds();
 unsigned char *shared(const void *variable, uint32_t bytes);
 
 // Memory of the running warp that its lanes write before `meet` and read after it.
@@ -77,6 +78,7 @@ inline unsigned char *exchanged() {
 
 inline void barrier() { emulator::barrier(); }
 inline void pause() { emulator::pause(); }
+inline uint64_t nanoseconds() { return emulator::nanoseconds(); }
 
 template <typename T> inline T from_lane_xor(T x, int mask) {
     unsigned char *all = emulator::exchanged();

@@ -160,6 +160,16 @@ args! {
         row_bytes: u32,
         reserved: u32,
     }
+    MeetArgs {
+        flags: [Address; RANKS],
+        step: Address,
+        lost: Address,
+        limit_nanoseconds: u64,
+        rank: u32,
+        ranks: u32,
+        number: u32,
+        in_step: u32,
+    }
     CopyArgs {
         keys: Address,
         values: Address,

@@ -180,6 +180,12 @@ impl Item {
         Self { row, count, table, first, last, ..Self::default() }
     }
 
+    /// Returns the integers that the device reads.
+    pub fn words(&self) -> [u32; 8] {
+        let Self { row, count, table, first, last, partial, pieces, reserved } = *self;
+        [row, count, table, first, last, partial, pieces, reserved]
+    }
+
     /// Returns the item for one split, with a partial result.
     #[must_use]
     pub fn piece(self, split: u32, partial: u32, pieces: u32) -> Self {
@@ -188,6 +194,11 @@ impl Item {
 }
 
 impl Merge {
+    /// Returns the integers that the device reads.
+    pub fn words(&self) -> [u32; 4] {
+        [self.row, self.partial, self.pieces, self.reserved]
+    }
+
     /// Merges `pieces` partial results of a row.
     pub fn new(row: u32, partial: u32, pieces: u32) -> Self {
         Self { row, partial, pieces, reserved: 0 }
@@ -265,9 +276,9 @@ pub struct AttentionPlan<'a> {
     /// Number of items, then number of merges.
     pub counts: Count<'a>,
     /// The items.
-    pub items: &'a Buffer,
+    pub items: Count<'a>,
     /// The merges.
-    pub merges: &'a Buffer,
+    pub merges: Count<'a>,
     /// Block tables of all sequences.
     pub tables: Count<'a>,
     /// Position of each row.
@@ -320,7 +331,7 @@ impl Attention {
         let args = AttendArgs {
             queries: queries.place(0, 4 * most * stride),
             counts: plan.counts.of(2),
-            items: address(Some(plan.items)),
+            items: plan.items.of(0),
             positions: plan.positions.of(most),
             tables: plan.tables.of(0),
             cache: cache.layer(layer),
@@ -343,7 +354,7 @@ impl Attention {
         }
         let args = MergeArgs {
             counts: plan.counts.of(2) + 4,
-            merges: address(Some(plan.merges)),
+            merges: plan.merges.of(0),
             heads: args.heads,
             mixes: args.mixes,
             out: args.out,

@@ -76,6 +76,9 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Returns an error if the device fails, now or in work that was enqueued before.
     fn synchronize(&self) -> Result<()>;
 
+    /// Returns the name of the kind of device: devices of one kind give the same bits.
+    fn kind(&self) -> String;
+
     /// Returns the number of multiprocessors, each of which runs blocks of threads.
     fn processors(&self) -> u32;
 

@@ -239,6 +239,10 @@ impl Device for Emulator {
         Ok(())
     }
 
+    fn kind(&self) -> String {
+        "emulator".to_owned()
+    }
+
     fn processors(&self) -> u32 {
         2
     }

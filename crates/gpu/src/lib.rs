@@ -8,6 +8,7 @@
 //! | [`device`] | memory, launches, and recorded launches of a device |
 //! | [`matrix`] | weights in tiles, packed from a file's rows, and their products with activations |
 //! | [`rows`] | activations, and the RMS norm of the residual stream |
+//! | [`ranks`] | rendezvous of the ranks of a model |
 //! | [`attention`] | keys and values in pages, and attention over them |
 //! | `emulator` | device that runs the kernels on the CPU, with the feature `emulator` |
 //!
@@ -24,6 +25,7 @@ pub mod device;
 pub mod emulator;
 mod error;
 pub mod matrix;
+pub mod ranks;
 pub mod rows;
 
 pub use error::{Error, Result};

@@ -157,8 +157,15 @@ pub struct Shape {
 /// Where the products of a matrix go.
 #[derive(Clone, Copy, Debug)]
 pub enum Destination<'a> {
-    /// f32, rows `stride` numbers apart, from the number `first` of a row on.
-    Floats { out: &'a Buffer, stride: usize, first: usize },
+    /// f32.
+    Floats {
+        /// The rows.
+        out: &'a Buffer,
+        /// Distance of the rows.
+        stride: usize,
+        /// First number of a row that is written.
+        first: usize,
+    },
     /// The form of bf16 of other activations.
     Brains(&'a Activations),
 }
@@ -296,6 +303,9 @@ impl Matrix {
         to: Destination<'_>,
     ) -> Result<()> {
         let Shape { columns, segments, .. } = self.shape;
+        if self.shape.rows == 0 || most == 0 {
+            return Ok(());
+        }
         let at_once = STEPS.into_iter().find(|step| *step >= most).unwrap_or(STEPS[3]);
         let written = if gated { self.padded() / 2 } else { self.padded() };
         let (out, brains, stride) = match to {

@@ -136,10 +136,12 @@ impl Case {
         let row_positions: Vec<u32> = (first_row as u32..self.length as u32).collect();
         let (row_positions, tables) = (counts(device, &row_positions), counts(device, &table));
         let attention = Attention::new(device, self.heads, partials).unwrap();
+        let items_there = Buffer::of(device, &items).unwrap();
+        let merges_there = Buffer::of(device, &merges).unwrap();
         let plan = AttentionPlan {
             counts: count(&both),
-            items: &Buffer::of(device, &items).unwrap(),
-            merges: &Buffer::of(device, &merges).unwrap(),
+            items: count(&items_there),
+            merges: count(&merges_there),
             tables: count(&tables),
             positions: count(&row_positions),
             rows_at_once,

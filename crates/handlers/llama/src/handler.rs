@@ -196,7 +196,7 @@ impl Llama {
         let device = Backend::named(device, most)?;
         let kv = options.kv_cache_dtype.unwrap_or(match device {
             Backend::Cpu => KvFormat::F32,
-            Backend::Candle(_) => KvFormat::Bf16,
+            Backend::Gpu(_) | Backend::Candle(_) => KvFormat::Bf16,
         });
         let format = options.quantize.map(|Quantize::Q8_0| Format::Q8_0);
         let checkpoint = Weights::find(files)?;
@@ -368,8 +368,8 @@ fn vocabulary(config: &Config) -> Vocabulary<'_> {
 fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     let tensors = checkpoint.tensors();
     let weight = match (&setup.device, setup.format) {
-        (Backend::Cpu, Some(format)) => format.width(),
-        (Backend::Cpu, None) => mean_width(tensors),
+        (Backend::Cpu | Backend::Gpu(_), Some(format)) => format.width(),
+        (Backend::Cpu | Backend::Gpu(_), None) => mean_width(tensors),
         // A device stores the checkpoint's own format, or f32.
         (Backend::Candle(_), _) => {
             let bytes =
@@ -396,6 +396,7 @@ fn refuse_what_does_not_fit(
         Backend::Cpu => {
             (nsbridge_kernels::memory::available(), "this machine has", ", or quantize")
         }
+        Backend::Gpu(on) => (on.free(), "the GPUs of the option device have", ", or quantize"),
         Backend::Candle(on) => (on.free(), "the GPUs of the option device have", ""),
     };
     let set = if given {

@@ -104,7 +104,9 @@ pub use formats::{coarsest_format, mean_width};
 pub use grammar::{Grammar, Grammars, Rule};
 pub use handler::Llama;
 pub use kv::{BlockTable, KvCacheManager, KvFormat};
-pub use network::{Backend, CandleDevices, Chunk, Logits, Model, Setup, Watch};
+pub use network::{
+    Arithmetic, Backend, CandleDevices, Chunk, GpuDevices, Logits, Model, Setup, Watch,
+};
 pub use nsbridge_kernels::{Format, Tier};
 pub use options::{Options, Pooling, Quantize, Task};
 pub use quantize::{Mix, QuantizeError, Writing, quantize};

@@ -7,6 +7,7 @@
 mod backend;
 #[cfg(feature = "candle")]
 mod device;
+mod gpu;
 mod load;
 mod part;
 mod plan;
@@ -26,6 +27,7 @@ use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
 
 pub use self::backend::{Backend, CandleDevices};
+pub use self::gpu::{Arithmetic, GpuDevices};
 
 use self::plan::Step;
 use self::ranks::Ranks;

@@ -278,6 +278,65 @@ impl Source<'_> {
         &self.bytes[row * size..][..size]
     }
 
+    /// Writes a row as a file of this format has it, converted as [`Matrix::pack`] does. Returns
+    /// false if the format cannot hold a weight, or if the row cannot be converted.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such row, or if `out` does not have the bytes of a row.
+    pub fn write_row(&self, row: usize, columns: usize, format: Format, out: &mut [u8]) -> bool {
+        if self.format == format {
+            out.copy_from_slice(self.row(row, columns));
+            let blocks = out.chunks_exact(format.block_in_file().1);
+            return match format {
+                Format::F32 | Format::Bf16 | Format::F16 => true,
+                Format::Q8_0 => blocks.into_iter().all(|bytes| Q8Block::read(bytes).is_sound()),
+                Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K
+                | Format::Iq4Xs => {
+                    blocks.into_iter().all(|bytes| KQuantBlock::read(format, bytes).is_sound())
+                }
+                _ => false,
+            };
+        }
+        let mut weights = vec![0.0; columns];
+        self.read(row, &mut weights);
+        let mut held = true;
+        match format {
+            Format::F32 => {
+                for (out, weight) in out.as_chunks_mut().0.iter_mut().zip(&weights) {
+                    *out = weight.to_le_bytes();
+                }
+            }
+            Format::Bf16 => {
+                for (out, weight) in out.as_chunks_mut().0.iter_mut().zip(&weights) {
+                    *out = half::bf16::from_f32(*weight).to_le_bytes();
+                }
+            }
+            Format::F16 => {
+                for (out, weight) in out.as_chunks_mut().0.iter_mut().zip(&weights) {
+                    let weight = half::f16::from_f32(*weight);
+                    held &= weight.is_finite();
+                    *out = weight.to_le_bytes();
+                }
+            }
+            Format::Q8_0 => {
+                let blocks = weights.as_chunks::<BLOCK>().0;
+                for (out, weights) in out.chunks_exact_mut(format.block_in_file().1).zip(blocks) {
+                    let mut quantized = [0; BLOCK];
+                    let scale = half::f16::from_f32(quantize(weights, &mut quantized));
+                    held &= scale.is_finite();
+                    let (d, values) = out.split_at_mut(2);
+                    d.copy_from_slice(&scale.to_le_bytes());
+                    for (out, value) in values.iter_mut().zip(quantized) {
+                        *out = value.cast_unsigned();
+                    }
+                }
+            }
+            _ => held = false,
+        }
+        held
+    }
+
     /// Reads a row into f32; floats are exact.
     ///
     /// # Panics

@@ -1,5 +1,6 @@
 //! Backend that a model runs on.
 
+use super::gpu::GpuDevices;
 use crate::LoadError;
 
 #[cfg(feature = "candle")]
@@ -15,6 +16,8 @@ pub enum Backend {
     /// CPU, with this engine's own kernels.
     #[default]
     Cpu,
+    /// GPUs, with this engine's own kernels.
+    Gpu(GpuDevices),
     /// candle, on any of its devices. Weights are floats or the checkpoint's blocks, and the bits
     /// depend on the device and on the number of ranks.
     Candle(CandleDevices),

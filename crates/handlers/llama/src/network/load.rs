@@ -1,8 +1,8 @@
 //! Loads a checkpoint's tensors into the matrices of the network.
 
-use super::part::{Layer, Part, Partial, Tokens};
+use super::part::{Layer, Packed, Part, Partial, Tokens};
 use nsbridge_kernels::ThreadPool;
-use nsbridge_kernels::matrix::{Matrix, segments};
+use nsbridge_kernels::matrix::{Matrix, Source, segments};
 use nsbridge_kernels::simd::LANES;
 
 use crate::weights::{self, Cut, Stored};
@@ -23,14 +23,85 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Converts a model's tensors to matrices, on all threads.
-pub(super) struct Loader<'a> {
+/// Packer of the matrices of a backend.
+pub(super) trait Pack {
+    type Matrix: Packed;
+
+    /// Number of rows of the gate, and then of the up projection, that lie together.
+    const GATE_ROWS: usize;
+
+    /// Packs tensors into one matrix. `place` maps each of its rows to a source and a row of that
+    /// source.
+    fn pack(
+        &mut self,
+        shape: Packing,
+        sources: &[Source<'_>],
+        place: &(impl Fn(usize) -> Option<(usize, usize)> + Sync),
+        bias: Option<&dyn Fn(usize) -> f32>,
+    ) -> Result<Self::Matrix, LoadError>;
+}
+
+/// Shape and format of a matrix to pack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packing {
+    pub(super) format: Format,
+    pub(super) rows: usize,
+    /// Columns of this rank.
+    pub(super) columns: usize,
+    /// Columns of all ranks that have a part of them: `ranks` of them.
+    pub(super) all_columns: usize,
+    pub(super) ranks: usize,
+}
+
+impl Packing {
+    /// Returns the number of segments of this rank.
+    pub(super) fn segments(&self) -> usize {
+        segments(self.format, self.all_columns) / self.ranks
+    }
+}
+
+/// Packer of the CPU's matrices, on all threads.
+pub(super) struct CpuPack {
+    tier: Tier,
+    pool: ThreadPool,
+}
+
+impl CpuPack {
+    /// Uses the given number of threads of all ranks, or one for each core.
+    pub(super) fn new(threads: Option<usize>, ranks: usize, tier: Tier) -> Self {
+        Self { tier, pool: ThreadPool::new(threads.unwrap_or_else(cores) / ranks) }
+    }
+}
+
+impl Pack for CpuPack {
+    type Matrix = Matrix;
+
+    const GATE_ROWS: usize = LANES;
+
+    fn pack(
+        &mut self,
+        shape: Packing,
+        sources: &[Source<'_>],
+        place: &(impl Fn(usize) -> Option<(usize, usize)> + Sync),
+        bias: Option<&dyn Fn(usize) -> f32>,
+    ) -> Result<Matrix, LoadError> {
+        let Packing { format, rows, columns, .. } = shape;
+        let mut matrix = Matrix::zeroed(format, rows, columns, shape.segments())?;
+        matrix.pack((&mut self.pool, self.tier), sources, place)?;
+        if let Some(bias) = bias {
+            matrix.set_bias((0..matrix.padded()).map(bias).collect());
+        }
+        Ok(matrix)
+    }
+}
+
+/// Converts a model's tensors to the matrices of a backend.
+pub(super) struct Loader<'a, P> {
     config: &'a Config,
     weights: &'a Weights,
     part: Part,
     format: Option<Format>,
-    tier: Tier,
-    pool: ThreadPool,
+    pack: P,
 }
 
 /// Tensor that goes into a matrix, and this rank's cut of it.
@@ -46,32 +117,31 @@ impl Piece {
     }
 }
 
-impl<'a> Loader<'a> {
-    /// Uses the given number of threads, or one for each core.
+impl<'a, P: Pack> Loader<'a, P> {
+    /// Converts to `format`, if there is one.
     pub(super) fn new(
         config: &'a Config,
         weights: &'a Weights,
         part: Part,
         format: Option<Format>,
-        (threads, tier): (Option<usize>, Tier),
+        pack: P,
     ) -> Self {
-        let threads = threads.unwrap_or_else(cores) / part.of;
-        Self { config, weights, part, format, tier, pool: ThreadPool::new(threads) }
+        Self { config, weights, part, format, pack }
     }
 
-    pub(super) fn embedding(&mut self) -> Result<Matrix, LoadError> {
+    pub(super) fn embedding(&mut self) -> Result<P::Matrix, LoadError> {
         self.of_tokens("model.embed_tokens")
     }
 
     /// Returns `None` if the output is tied to the embedding.
-    pub(super) fn output(&mut self) -> Result<Option<Matrix>, LoadError> {
+    pub(super) fn output(&mut self) -> Result<Option<P::Matrix>, LoadError> {
         if self.config.tied {
             return Ok(None);
         }
         self.of_tokens("lm_head").map(Some)
     }
 
-    pub(super) fn layer(&mut self, index: usize) -> Result<Layer, LoadError> {
+    pub(super) fn layer(&mut self, index: usize) -> Result<Layer<P::Matrix>, LoadError> {
         let (config, part) = (self.config, self.part);
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let (hidden, wide, dim) = (config.hidden_size, config.intermediate_size, config.head_dim);
@@ -100,22 +170,22 @@ impl<'a> Loader<'a> {
             output: self.partial(name("self_attn.o_proj"), queries, config.output_bias)?,
             window: config.windows[index],
             feed_forward_norm: norm_of("post_attention_layernorm", hidden)?,
-            // Padded to whole tiles.
+            // Padded to whole groups.
             gate_up: self.matrix(
-                2 * own_wide.len().next_multiple_of(LANES),
+                2 * own_wide.len().next_multiple_of(P::GATE_ROWS),
                 &[
                     rows("mlp.gate_proj", wide, own_wide.clone()),
                     rows("mlp.up_proj", wide, own_wide.clone()),
                 ],
                 config.mlp_bias,
-                |row| tiles_in_turn(row, own_wide.len()),
+                |row| in_turn(row, own_wide.len(), P::GATE_ROWS),
             )?,
             down: self.partial(name("mlp.down_proj"), wide, config.mlp_bias)?,
         })
     }
 
     /// Packs q, k and v into as few matrices as their formats allow.
-    fn qkv(&mut self, pieces: &[Piece; 3]) -> Result<Vec<Matrix>, LoadError> {
+    fn qkv(&mut self, pieces: &[Piece; 3]) -> Result<Vec<P::Matrix>, LoadError> {
         let mut formats = Vec::new();
         for piece in pieces {
             formats.push(self.weights.format(&format!("{}.weight", piece.name))?);
@@ -148,7 +218,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Loads a matrix that has a row for each token and no bias.
-    fn of_tokens(&mut self, name: &str) -> Result<Matrix, LoadError> {
+    fn of_tokens(&mut self, name: &str) -> Result<P::Matrix, LoadError> {
         let Config { vocab_size, hidden_size, .. } = *self.config;
         let Tokens { first, each } = self.part.tokens(vocab_size);
         let own = first..vocab_size.min(first + each);
@@ -159,7 +229,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Loads a projection from `columns` to the residual stream.
-    fn partial(&mut self, name: String, columns: usize, bias: bool) -> Result<Partial, LoadError> {
+    fn partial(&mut self, name: String, columns: usize, bias: bool) -> Result<Partial<P::Matrix>, LoadError> {
         let rows = self.config.hidden_size;
         let bias = bias.then(|| norm(self.weights, &format!("{name}.bias"), rows)).transpose()?;
         let cut = Cut::Columns(self.part.share(columns));
@@ -176,7 +246,7 @@ impl<'a> Loader<'a> {
         pieces: &[Piece],
         bias: bool,
         place: impl Fn(usize) -> Option<(usize, usize)> + Sync,
-    ) -> Result<Matrix, LoadError> {
+    ) -> Result<P::Matrix, LoadError> {
         let take = |piece: &Piece| {
             let name = format!("{}.weight", piece.name);
             self.weights.take(&name, &piece.shape, &piece.cut)
@@ -196,32 +266,31 @@ impl<'a> Loader<'a> {
             Format::F32
         };
         let format = self.format.unwrap_or(if same { first } else { mixed });
-        let shape = pieces[0].shape;
-        let (columns, segments) = match &pieces[0].cut {
-            Cut::Columns(own) => (own.len(), segments(format, shape[1]) / self.part.of),
-            Cut::Rows(_) => (shape[1], segments(format, shape[1])),
+        let (all_columns, part) = (pieces[0].shape[1], self.part);
+        let (columns, ranks) = match &pieces[0].cut {
+            Cut::Columns(own) => (own.len(), part.of),
+            Cut::Rows(_) => (all_columns, 1),
         };
-        let mut matrix = Matrix::zeroed(format, rows, columns, segments)?;
-        matrix.pack((&mut self.pool, self.tier), &sources, &place)?;
-        if bias {
-            let of = |piece: &Piece| {
-                let all = norm(self.weights, &format!("{}.bias", piece.name), piece.shape[0])?;
-                let Cut::Rows(own) = &piece.cut else { return Ok(all) };
-                Ok(all[own.clone()].to_vec())
-            };
-            let biases = pieces.iter().map(of).collect::<Result<Vec<_>, LoadError>>()?;
-            let at = |row| place(row).map_or(0.0, |(piece, row)| biases[piece][row]);
-            matrix.set_bias((0..matrix.padded()).map(at).collect());
+        let shape = Packing { format, rows, columns, all_columns, ranks };
+        if !bias {
+            return self.pack.pack(shape, &sources, &place, None);
         }
-        Ok(matrix)
+        let of = |piece: &Piece| {
+            let all = norm(self.weights, &format!("{}.bias", piece.name), piece.shape[0])?;
+            let Cut::Rows(own) = &piece.cut else { return Ok(all) };
+            Ok(all[own.clone()].to_vec())
+        };
+        let biases = pieces.iter().map(of).collect::<Result<Vec<_>, LoadError>>()?;
+        let at = |row| place(row).map_or(0.0, |(piece, row)| biases[piece][row]);
+        self.pack.pack(shape, &sources, &place, Some(&at))
     }
 }
 
-/// Maps a row to alternating tiles of two parts.
-fn tiles_in_turn(row: usize, rows: usize) -> Option<(usize, usize)> {
-    let (tile, lane) = (row / LANES, row % LANES);
-    let from = tile / 2 * LANES + lane;
-    (from < rows).then_some((tile % 2, from))
+/// Maps a row to alternating groups of rows of two parts.
+fn in_turn(row: usize, rows: usize, group: usize) -> Option<(usize, usize)> {
+    let (number, lane) = (row / group, row % group);
+    let from = number / 2 * group + lane;
+    (from < rows).then_some((number % 2, from))
 }
 
 /// Loads a vector as f32, whatever its stored dtype.

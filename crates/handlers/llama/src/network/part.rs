@@ -5,7 +5,7 @@ use std::ops::Range;
 use nsbridge_kernels::matrix::Matrix;
 use nsbridge_kernels::simd::LANES;
 
-use crate::Config;
+use crate::{Config, Format};
 
 /// One rank's place in the rank group.
 #[derive(Clone, Copy, Debug)]
@@ -57,25 +57,43 @@ pub(super) struct Tokens {
     pub(super) each: usize,
 }
 
+/// Matrix of a backend.
+pub(super) trait Packed {
+    /// Returns the format in memory.
+    fn format(&self) -> Format;
+    /// Returns the size in memory, in bytes.
+    fn bytes(&self) -> usize;
+}
+
+impl Packed for Matrix {
+    fn format(&self) -> Format {
+        self.format()
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes()
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(super) struct Layer<M = Matrix> {
     pub(super) attention_norm: Vec<f32>,
     /// Rows of queries, then of keys, then of values: one matrix where their formats are equal.
-    pub(super) qkv: Vec<Matrix>,
+    pub(super) qkv: Vec<M>,
     /// Norms of each head's queries and of its keys.
     pub(super) head_norms: Option<(Vec<f32>, Vec<f32>)>,
-    pub(super) output: Partial,
+    pub(super) output: Partial<M>,
     pub(super) window: Option<usize>,
     pub(super) feed_forward_norm: Vec<f32>,
-    /// Alternating tiles of the gate and up projections.
-    pub(super) gate_up: Matrix,
-    pub(super) down: Partial,
+    /// Alternating groups of rows of the gate and up projections.
+    pub(super) gate_up: M,
+    pub(super) down: Partial<M>,
 }
 
 /// Matrix of which a rank has columns, so that its products are partial sums.
 #[derive(Debug)]
-pub(super) struct Partial {
-    pub(super) matrix: Matrix,
+pub(super) struct Partial<M = Matrix> {
+    pub(super) matrix: M,
     /// Added after the all-reduce.
     pub(super) bias: Option<Vec<f32>>,
 }
@@ -88,19 +106,19 @@ pub(super) struct Heads {
     pub(super) dim: usize,
 }
 
-impl Layer {
+impl<M: Packed> Layer<M> {
     pub(super) fn bytes(&self) -> usize {
-        self.matrices().map(Matrix::bytes).sum()
+        self.matrices().map(Packed::bytes).sum()
     }
 
     /// Lists the formats of the layer's matrices: just one if they are all equal.
     pub(super) fn formats(&self) -> String {
-        let mut formats: Vec<_> = self.matrices().map(Matrix::format).collect();
+        let mut formats: Vec<_> = self.matrices().map(Packed::format).collect();
         formats.dedup();
         format!("{formats:?}").trim_matches(['[', ']']).replace(", ", "+")
     }
 
-    fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+    pub(super) fn matrices(&self) -> impl Iterator<Item = &M> {
         self.qkv.iter().chain([&self.output.matrix, &self.gate_up, &self.down.matrix])
     }
 }

@@ -1,6 +1,5 @@
 //! Step plan: the rows, block tables and outputs of a step, the same for each rank.
 
-#[cfg(feature = "candle")]
 use std::ops::Range;
 
 use super::Chunk;
@@ -39,7 +38,6 @@ impl Step {
 
     /// Returns, for each chunk, its rows, the position of the first one, and the block table of its
     /// sequence.
-    #[cfg(feature = "candle")]
     pub(super) fn chunks(&self) -> impl Iterator<Item = (Range<usize>, usize, &[u32])> {
         let mut end = 0;
         self.rows.chunk_by(|a, b| a.chunk == b.chunk).map(move |rows| {

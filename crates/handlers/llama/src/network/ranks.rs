@@ -15,6 +15,7 @@ use nsbridge_kernels::collectives::{
 
 #[cfg(feature = "candle")]
 use super::device::DeviceShard;
+use super::gpu::GpuShard;
 use super::part::Part;
 use super::plan::Step;
 use super::rank::{Rank, Rows};
@@ -54,6 +55,13 @@ impl Ranks {
                 Self::load_each(weights, setup, |part, handle| {
                     let place = (part, comm(part, handle));
                     Ok(Box::new(Shard::load(config, rope.clone(), weights, setup, place)?))
+                })
+            }
+            Backend::Gpu(on) => {
+                let rope = RopeTable::new(&config.rope, config.head_dim, context);
+                Self::load_each(weights, setup, |part, handle| {
+                    let place = (part, on, handle);
+                    Ok(Box::new(GpuShard::load(config, &rope, context, weights, setup, place)?))
                 })
             }
             #[cfg(not(feature = "candle"))]

@@ -10,7 +10,7 @@ use crate::kv::{Shape, Values};
 use crate::{Config, LoadError, RopeTable, Tier, Weights};
 
 use super::Setup;
-use super::load::{self, Loader};
+use super::load::{self, CpuPack, Loader};
 use super::part::{Heads, Layer, Part, Tokens};
 
 /// Rows or columns of every matrix that belong to one rank, and the keys and values of its heads.
@@ -70,7 +70,8 @@ impl Shard {
         (part, comm): (Part, Box<dyn Communicator>),
     ) -> Result<Self, LoadError> {
         let tier = setup.tier.unwrap_or_else(Tier::best);
-        let mut loader = Loader::new(config, weights, part, setup.format, (setup.threads, tier));
+        let pack = CpuPack::new(setup.threads, part.of, tier);
+        let mut loader = Loader::new(config, weights, part, setup.format, pack);
         let embedding = loader.embedding()?;
         let output = loader.output()?;
         let layer = |index| loader.layer(index);

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use nsbridge_llama::{BlockTable, Chunk, Format, KvFormat, Model, Setup, Tier};
+use nsbridge_llama::{Arithmetic, Backend, BlockTable, Chunk, Format, KvFormat, Model, Setup, Tier};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::gpu::emulators;
 use crate::network;
 use crate::tiny::write_drawn;
 
@@ -123,7 +124,18 @@ fn open(
     tier: Tier,
     (ranks, threads): (usize, usize),
 ) -> Model {
+    open_on(Backend::Cpu, which, (format, kv), tier, (ranks, threads))
+}
+
+fn open_on(
+    device: Backend,
+    which: Which,
+    (format, kv): (Format, KvFormat),
+    tier: Tier,
+    (ranks, threads): (usize, usize),
+) -> Model {
     let setup = Setup {
+        device,
         ranks,
         threads: Some(threads),
         tier: Some(tier),
@@ -251,6 +263,24 @@ proptest! {
         let formats = (format, kv);
         let mut model = open(Which::Wide, formats, Tier::best(), (ranks, ranks * threads));
         check(&mut model, Which::Wide, formats, &steps);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, max_shrink_iters: 20, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_schedule_on_a_gpu_gives_the_bits_of_the_cpu(
+        format in prop::sample::select(&CONVERTED[..]),
+        kv in prop::sample::select(vec![KvFormat::F32, KvFormat::Bf16]),
+        ranks in prop::sample::select(vec![1usize, 1, 2, 4, 8]),
+        order in 0..20u32,
+        steps in prop::collection::vec([event(), event(), event()], 1..10),
+    ) {
+        let (formats, which) = ((format, kv), if ranks == 1 { Which::Usual } else { Which::Wide });
+        let device = emulators(ranks, order, Arithmetic::Exact);
+        let mut model = open_on(device, which, formats, Tier::best(), (ranks, ranks));
+        check(&mut model, which, formats, &steps);
     }
 }
 

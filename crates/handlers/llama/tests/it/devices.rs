@@ -1,44 +1,13 @@
 //! Tests of a network on candle's tensors against the engine's own: on the CPU, and on the first
 //! GPU if built with `cuda`.
 
-use std::fs::File;
-use std::path::Path;
-
 use candle_core::{DType, Device};
-use nsbridge_llama::{
-    Backend, BlockTable, CandleDevices, Chunk, Format, KvFormat, Mix, Model, Options, Setup,
-    quantize,
-};
-use serde_json::{Value, json};
-use tempfile::TempDir;
+use nsbridge_llama::{Backend, CandleDevices, Format, KvFormat, Mix, Model, Options, Setup};
+use serde_json::json;
 
 use crate::network::{self, distance};
-use crate::tiny::{Tiny, write_drawn};
-
-fn shape(family: &str, more: &Value) -> Value {
-    let mut config = json!({
-        "architectures": [format!("{family}ForCausalLM")], "hidden_act": "silu", "hidden_size": 256,
-        "intermediate_size": 512, "vocab_size": 70, "num_hidden_layers": 2,
-        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0, "max_position_embeddings": 200, "tie_word_embeddings": false
-    });
-    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    config
-}
-
-fn drawn(config: &Value) -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    write_drawn(dir.path(), config, 7, 0.1);
-    dir
-}
-
-fn quantized(dir: &Path, mix: Mix) -> TempDir {
-    let to = tempfile::tempdir().unwrap();
-    let model = nsbridge_handler::Model::in_dir(dir);
-    let file = File::create(to.path().join("model.gguf")).unwrap();
-    quantize(&model, mix, &file, |_| {}).unwrap();
-    to
-}
+use crate::shapes::{drawn, families, logits, quantized, shape};
+use crate::tiny::Tiny;
 
 fn cpu() -> Setup {
     Setup { blocks: 16, ..Setup::default() }
@@ -59,57 +28,10 @@ fn devices() -> Vec<(Setup, f64)> {
     all
 }
 
-/// Returns the logits of two sequences of different lengths, run in chunks. The second one is
-/// truncated, and the first one continues twice from the middle of a block.
-fn logits(model: &mut Model) -> Vec<f32> {
-    let token = |at: usize, of: usize| ((at * at * 7 + 3 * at + of) % 70) as u32;
-    let mut tables = vec![BlockTable::default(), BlockTable::default()];
-    let mut all = Vec::new();
-    let steps: [&[(usize, usize)]; 5] = [
-        &[(0, 40), (0, 33)],
-        &[(40, 1), (33, 20)],
-        &[(41, 1), (21, 1)],
-        &[(42, 3), (22, 2), (41, 4)],
-        &[(45, 1), (24, 1), (45, 1)],
-    ];
-    for (number, places) in steps.into_iter().enumerate() {
-        if places.len() > tables.len() {
-            let twin = model.cache().fork(&tables[0]);
-            tables.push(twin);
-        }
-        let run = |of: usize, (from, count): (usize, usize)| -> Vec<u32> {
-            (from..from + count).map(|at| token(at, of * 40 + number)).collect()
-        };
-        let tokens: Vec<_> = places.iter().enumerate().map(|(of, place)| run(of, *place)).collect();
-        let mut chunks = Vec::new();
-        for ((table, tokens), (from, _)) in tables.iter_mut().zip(&tokens).zip(places) {
-            model.cache().truncate(table, *from);
-            assert!(table.len() == *from && model.cache().reserve(table, tokens.len()));
-            chunks.push(Chunk { table, tokens, logits: tokens.len().min(3) });
-        }
-        all.extend(model.forward(&mut chunks).unwrap().rows().flatten());
-    }
-    for table in tables {
-        model.cache().release(table);
-    }
-    all
-}
-
 #[test]
 fn every_family_gives_the_logits_of_the_engine_on_one_rank_and_on_several() {
-    let llama3 = json!({ "rope_scaling": {
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 32
-    }, "attention_bias": true, "mlp_bias": true });
-    for (family, more) in [
-        ("Llama", &json!({})),
-        ("Llama", &llama3),
-        ("Llama", &json!({ "tie_word_embeddings": true, "num_key_value_heads": 8 })),
-        ("Mistral", &json!({ "sliding_window": 7 })),
-        ("Qwen2", &json!({ "num_key_value_heads": 1 })),
-        ("Qwen3", &json!({})),
-    ] {
-        let dir = drawn(&shape(family, more));
+    for (family, more) in families() {
+        let dir = drawn(&shape(family, &more));
         let right = logits(&mut network::open(dir.path(), &cpu()));
         for (setup, tolerance) in devices() {
             for ranks in [1, 2, 4, 8] {

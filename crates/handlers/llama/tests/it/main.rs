@@ -14,6 +14,7 @@ mod families;
 mod floats8;
 mod formats;
 mod gguf;
+mod gpu;
 mod limits;
 mod llama_cpp;
 #[cfg(feature = "testing")]
@@ -29,6 +30,7 @@ mod sampling;
 mod schedules;
 mod schemas;
 mod scoring;
+mod shapes;
 mod speculation;
 mod tiny;
 #[cfg(feature = "testing")]

@@ -1,0 +1,71 @@
+//! GPUs on which ranks compute, and their arithmetic.
+
+use std::sync::Arc;
+
+use nsbridge_gpu::device::Device;
+use serde::{Deserialize, Serialize};
+
+use crate::{Format, LoadError};
+
+/// Arithmetic of a model on GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Arithmetic {
+    /// Matrices in bf16 multiply activations in bf16 on tensor cores. The bits are those of a kind of
+    /// GPU, the same for any batch. Matrices in other formats are computed as with
+    /// [`Exact`](Self::Exact).
+    #[default]
+    Bf16,
+    /// The bits of the CPU, on any GPU and any number of ranks.
+    Exact,
+}
+
+/// GPUs on which a model's ranks compute with this engine's kernels.
+#[derive(Clone, Debug)]
+pub struct GpuDevices {
+    /// Device of rank i; ranks beyond the list share the last device.
+    devices: Vec<Arc<dyn Device>>,
+    arithmetic: Arithmetic,
+}
+
+impl GpuDevices {
+    /// Puts rank i on device i, and the ranks beyond the list on the last one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no device.
+    pub fn new(devices: Vec<Arc<dyn Device>>, arithmetic: Arithmetic) -> Result<Self, LoadError> {
+        if devices.is_empty() {
+            return Err(LoadError::Worker("a model on GPUs needs a device".to_owned()));
+        }
+        Ok(Self { devices, arithmetic })
+    }
+
+    /// Returns the device of a rank.
+    pub(super) fn device(&self, rank: usize) -> &Arc<dyn Device> {
+        &self.devices[rank.min(self.devices.len() - 1)]
+    }
+
+    pub(super) fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
+    /// Returns the free memory of all devices together, in bytes, if the devices report it.
+    pub(crate) fn free(&self) -> Option<u64> {
+        self.devices.iter().map(|device| device.free_memory()).sum()
+    }
+
+    /// Returns true if there are kernels for this format.
+    pub(crate) fn has_kernels_for(format: Format) -> bool {
+        let known = [
+            Format::Q8_0,
+            Format::Q4K,
+            Format::Q6K,
+            Format::F32,
+            Format::Bf16,
+            Format::F16,
+        ];
+        known.contains(&format.in_memory())
+    }
+}

@@ -1,0 +1,167 @@
+//! Packs a checkpoint's tensors into matrices on a GPU.
+
+use std::sync::Arc;
+
+use nsbridge_gpu::device::{Buffer, Device};
+use nsbridge_gpu::matrix::{Layout, Matrix, Shape, TILE};
+use nsbridge_gpu::rows::Form;
+use nsbridge_kernels::matrix::{SEGMENTS, Source};
+
+use super::devices::Arithmetic;
+use crate::network::load::{Pack, Packing};
+use crate::network::part::{Layer, Packed};
+use crate::{Format, LoadError};
+
+/// Matrix on a GPU, and its format in the file.
+#[derive(Debug)]
+pub(super) struct GpuMatrix {
+    pub(super) matrix: Matrix,
+    format: Format,
+}
+
+impl Packed for GpuMatrix {
+    fn format(&self) -> Format {
+        self.format
+    }
+
+    fn bytes(&self) -> usize {
+        self.matrix.bytes()
+    }
+}
+
+impl GpuMatrix {
+    /// Returns the form of activations that the products need.
+    pub(super) fn form(&self) -> Form {
+        self.matrix.layout().form()
+    }
+}
+
+/// Packer of matrices on one device.
+pub(super) struct GpuPack {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) arithmetic: Arithmetic,
+}
+
+impl Pack for GpuPack {
+    type Matrix = GpuMatrix;
+
+    const GATE_ROWS: usize = TILE / 2;
+
+    fn pack(
+        &mut self,
+        packing: Packing,
+        sources: &[Source<'_>],
+        place: &(impl Fn(usize) -> Option<(usize, usize)> + Sync),
+        bias: Option<&dyn Fn(usize) -> f32>,
+    ) -> Result<GpuMatrix, LoadError> {
+        let (layout, segments) = self.layout(&packing)?;
+        let Packing { rows, columns, .. } = packing;
+        let format = packing.format.in_memory();
+        let mut refused = None;
+        let row = |row: usize, out: &mut [u8]| {
+            let Some((source, from)) = place(row) else { return };
+            if !sources[source].write_row(from, columns, format, out) {
+                refused.get_or_insert((source, from));
+            }
+        };
+        let shape = Shape { rows, columns, segments };
+        let mut matrix = Matrix::pack(&self.device, layout, shape, row).map_err(failed)?;
+        if let Some((source, row)) = refused {
+            let name = sources[source].name;
+            let found = "a weight that is too large or no number, or of another format".to_owned();
+            let supported = format!("finite ones that {format} can hold");
+            return Err(LoadError::unsupported(format!("row {row} of {name}"), found, supported));
+        }
+        if let Some(bias) = bias {
+            let bias: Vec<f32> = (0..matrix.padded()).map(bias).collect();
+            matrix.set_bias(&bias).map_err(failed)?;
+        }
+        Ok(GpuMatrix { matrix, format })
+    }
+}
+
+impl GpuPack {
+    /// Returns the layout of a matrix, and its number of segments on this rank.
+    fn layout(&self, packing: &Packing) -> Result<(Layout, usize), LoadError> {
+        let Packing { format, columns, all_columns, ranks, .. } = *packing;
+        let layout = match (format.in_memory(), self.arithmetic) {
+            (Format::Q8_0, _) => Layout::Q8_0,
+            (Format::Q4K, _) => Layout::Q4K,
+            (Format::Q6K, _) => Layout::Q6K,
+            (Format::F32, _) => Layout::F32,
+            (Format::F16, _) => Layout::F16,
+            (Format::Bf16, Arithmetic::Exact) => Layout::Bf16,
+            (Format::Bf16, Arithmetic::Bf16) => {
+                let unit = Layout::Brains.unit();
+                let fits = |segments: &usize| all_columns.is_multiple_of(segments * unit);
+                let segments = [SEGMENTS, 4, 2, 1].into_iter().find(fits);
+                return match segments.filter(|segments| segments.is_multiple_of(ranks)) {
+                    Some(segments) => Ok((Layout::Brains, segments / ranks)),
+                    // Too few columns for tensor cores.
+                    None => Ok((Layout::Bf16, packing.segments())),
+                };
+            }
+            (other, _) => {
+                let supported = "Q8_0, Q4_K, Q6_K, F32, BF16 or F16".to_owned();
+                let field = format!("the format of a matrix of {columns} columns on a GPU");
+                return Err(LoadError::unsupported(field, other.to_string(), supported));
+            }
+        };
+        Ok((layout, packing.segments()))
+    }
+}
+
+/// Layer on a GPU.
+#[derive(Debug)]
+pub(super) struct GpuLayer {
+    pub(super) attention_norm: Buffer,
+    pub(super) qkv: Vec<GpuMatrix>,
+    pub(super) head_norms: Option<[Buffer; 2]>,
+    pub(super) output: GpuPartial,
+    /// Index of the layer's attention window among those of the model.
+    pub(super) window: usize,
+    pub(super) feed_forward_norm: Buffer,
+    pub(super) gate_up: GpuMatrix,
+    pub(super) down: GpuPartial,
+}
+
+/// Matrix of which a rank has columns.
+#[derive(Debug)]
+pub(super) struct GpuPartial {
+    pub(super) matrix: GpuMatrix,
+    pub(super) bias: Option<Buffer>,
+}
+
+impl GpuLayer {
+    /// Copies the vectors of a layer to the device. `windows` are the windows of all layers.
+    pub(super) fn new(
+        layer: Layer<GpuMatrix>,
+        windows: &[Option<usize>],
+        device: &Arc<dyn Device>,
+    ) -> Result<Self, LoadError> {
+        let there = |numbers: &[f32]| Buffer::of(device, numbers).map_err(failed);
+        let window = windows.iter().position(|window| *window == layer.window).unwrap_or_default();
+        let head_norms = layer.head_norms.map(|(queries, keys)| {
+            Ok::<_, LoadError>([there(&queries)?, there(&keys)?])
+        });
+        let partial = |partial: crate::network::part::Partial<GpuMatrix>| {
+            let bias = partial.bias.map(|bias| there(&bias)).transpose()?;
+            Ok::<_, LoadError>(GpuPartial { matrix: partial.matrix, bias })
+        };
+        Ok(Self {
+            attention_norm: there(&layer.attention_norm)?,
+            qkv: layer.qkv,
+            head_norms: head_norms.transpose()?,
+            output: partial(layer.output)?,
+            window,
+            feed_forward_norm: there(&layer.feed_forward_norm)?,
+            gate_up: layer.gate_up,
+            down: partial(layer.down)?,
+        })
+    }
+}
+
+/// Returns the error of a device while a model is loaded.
+pub(super) fn failed(error: nsbridge_gpu::Error) -> LoadError {
+    LoadError::Worker(format!("a tensor could not be put on its device: {error}"))
+}
