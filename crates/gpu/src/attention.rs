@@ -129,7 +129,9 @@ impl KvCache {
             reserved: 0,
         };
         // SAFETY: both pages exist in each layer.
-        unsafe { self.keys.device().launch(&args.launch("copy_page", [self.layers as u32, 2], 256)) }
+        unsafe {
+            self.keys.device().launch(&args.launch("copy_page", [self.layers as u32, 2], 256))
+        }
     }
 }
 

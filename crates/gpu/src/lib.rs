@@ -18,8 +18,8 @@
 //! CPU's (`nsbridge-kernels`): sums take their terms in the same order, and integer products are
 //! exact. The number of rows, of ranks, and of blocks of threads does not change a bit.
 
-pub mod attention;
 mod args;
+pub mod attention;
 pub mod device;
 #[cfg(feature = "emulator")]
 pub mod emulator;

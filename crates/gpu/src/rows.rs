@@ -113,8 +113,7 @@ impl Activations {
             address(buffers.and_then(|buffers| buffers.get(at)))
         };
         let (of_32, of_256) = (self.of_32.as_ref(), self.of_256.as_ref());
-        let [of_32, of_256] =
-            [of_32.map(|all| all.as_slice()), of_256.map(|all| all.as_slice())];
+        let [of_32, of_256] = [of_32.map(|all| all.as_slice()), of_256.map(|all| all.as_slice())];
         Forms {
             floats: address(self.floats.as_ref()),
             brains: address(self.brains.as_ref()),

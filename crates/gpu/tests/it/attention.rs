@@ -84,8 +84,7 @@ impl Case {
     fn on(&self, device: &Arc<dyn Device>, rows_at_once: usize, pieces: bool) -> Vec<f32> {
         let Heads { queries, dim, .. } = self.heads;
         let (table, width) = (self.table(), self.width());
-        let cache =
-            KvCache::new(device, self.heads, (1, table.len()), self.brains).unwrap();
+        let cache = KvCache::new(device, self.heads, (1, table.len()), self.brains).unwrap();
         let x = Buffer::of(device, &self.x()).unwrap();
         let all: Vec<u32> = (0..self.length as u32).collect();
         let positions = counts(device, &all);
@@ -115,8 +114,7 @@ impl Case {
         for row in (0..self.rows).step_by(rows_at_once) {
             let count = rows_at_once.min(self.rows - row);
             let (first, last) = (first_of(row), last_of(row + count - 1));
-            let item =
-                Item::whole((row as u32, count as u32), 0, (first as u32, last as u32));
+            let item = Item::whole((row as u32, count as u32), 0, (first as u32, last as u32));
             let splits = last - first + 1;
             if !pieces || splits == 1 {
                 items.push(item);

@@ -41,7 +41,9 @@ pub(crate) fn weights(format: Format, rows: usize, columns: usize) -> Vec<u8> {
                 let min = half::f16::from_f32(random[1].abs() * 0.02).to_le_bytes();
                 match format {
                     Format::Q8_0 => {
-                        own[2..].iter_mut().for_each(|x| *x = (*x).max(1).wrapping_add(u8::from(*x == 128)));
+                        own[2..]
+                            .iter_mut()
+                            .for_each(|x| *x = (*x).max(1).wrapping_add(u8::from(*x == 128)));
                         own[..2].copy_from_slice(&d);
                     }
                     Format::Q4K => {
@@ -86,9 +88,14 @@ fn of_cpu(
 #[test]
 fn products_have_the_bits_of_the_cpu_whatever_the_number_of_rows() {
     for (layout, format) in FORMATS {
-        for (rows, columns, count_of_x) in
-            [(40, 512, 1), (16, 2048, 3), (33, 256, 9), (48, 512, 17), (20, 1024, 40), (16, 256, 130)]
-        {
+        for (rows, columns, count_of_x) in [
+            (40, 512, 1),
+            (16, 2048, 3),
+            (33, 256, 9),
+            (48, 512, 17),
+            (20, 1024, 40),
+            (16, 256, 130),
+        ] {
             let bytes = weights(format, rows, columns);
             let x = numbers(3, count_of_x * columns);
             let bias = (count_of_x % 2 == 0).then(|| numbers(5, rows.next_multiple_of(16)));
@@ -170,8 +177,7 @@ fn a_gate_has_the_bits_of_the_cpu() {
         let to = Destination::Floats { out: &out, stride, first: 0 };
         matrix.multiply(&own, rows_of_x, true, to).unwrap();
         let out = read(&out, count_of_x * stride);
-        let out: Vec<f32> =
-            out.chunks_exact(stride).flat_map(|row| row[..wide].to_vec()).collect();
+        let out: Vec<f32> = out.chunks_exact(stride).flat_map(|row| row[..wide].to_vec()).collect();
         assert_bits(&out, &of_cpu, &format!("{format}"));
     }
 }
@@ -182,8 +188,7 @@ fn products_of_bf16_are_within_their_rounding_and_do_not_depend_on_the_rows() {
     let bytes = weights(Format::Bf16, rows, columns);
     let x = numbers(3, 21 * columns);
     let rounded: Vec<f32> = x.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect();
-    let expected =
-        of_cpu(Format::Bf16, (rows, columns), &bytes, &rounded, None, Epilogue::Set);
+    let expected = of_cpu(Format::Bf16, (rows, columns), &bytes, &rounded, None, Epilogue::Set);
     let device = device(0);
     let shape = Shape { rows, columns, segments: 8 };
     let matrix = Matrix::pack(&device, Layout::Brains, shape, |row, out| {

@@ -106,7 +106,8 @@ fn heads_are_turned_and_written_as_on_the_cpu() {
                 let cache = KvCache::new(&device, heads, (layers, pages), brains).unwrap();
                 let there = Buffer::of(&device, &x).unwrap();
                 let of = |x: &Vec<f32>| Buffer::of(&device, x).unwrap();
-                let (angles_there, norms_there) = (angles.each_ref().map(of), norms.each_ref().map(of));
+                let (angles_there, norms_there) =
+                    (angles.each_ref().map(of), norms.each_ref().map(of));
                 let positions_there = counts(&device, &positions);
                 let pages_there = counts(&device, &pages_of);
                 let place = Place {

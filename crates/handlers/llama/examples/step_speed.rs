@@ -18,7 +18,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::{Error, Result};
-use nsbridge_llama::{Backend, BlockTable, Chunk, Config, Format, Model, Setup, Weights, tensors};
+use nsbridge_llama::{
+    Arithmetic, Backend, BlockTable, Chunk, Config, Format, Model, Setup, Weights, tensors,
+};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::{Value, json};
 
@@ -62,7 +64,9 @@ fn main() -> Result<()> {
     let weights = Weights::for_ranks(&files, ranks).map_err(Error::fatal)?;
     let threads = processor.parse().ok();
     let name = if threads.is_some() { "cpu" } else { processor };
-    let device = Backend::named(name, ranks).map_err(Error::fatal)?;
+    let formats = [format.unwrap_or(Format::Bf16)];
+    let device = Backend::named(name, ranks, Arithmetic::default(), &formats);
+    let device = device.map_err(Error::fatal)?;
     let setup = Setup { device, threads, format, ranks, ..Setup::default() };
     let begun = Instant::now();
     let mut model = Model::new(&config, 1024, &weights, &setup).map_err(Error::fatal)?;

@@ -1,6 +1,7 @@
 //! `AsyncHandler` implementation: prepares requests, passes them to the engine, returns their
 //! tokens, and computes the fingerprint.
 
+mod device;
 mod drafting;
 mod embedding;
 mod preparation;
@@ -20,6 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
+use self::device::DeviceChoice;
 use self::drafting::Drafting;
 use self::preparation::Preparation;
 use crate::budget::Budget;
@@ -43,13 +45,6 @@ use nsbridge_kernels::attention::PAGE;
 /// Version of the arithmetic; increased when the same request could get other tokens from the same
 /// files.
 const ARITHMETIC_VERSION: u32 = 3;
-
-/// Default number of requests that run concurrently.
-const PLACES: usize = 8;
-
-/// Default maximum number of tokens of a step. On a CPU, a matrix product of more rows is no faster
-/// per row.
-const STEP_TOKENS: usize = 256;
 
 /// Files that decide the text of a reply, in addition to the weights.
 const FILES: [&str; 5] = [
@@ -190,19 +185,18 @@ impl Llama {
         let limits = limits(&options)?;
         let ranks = options.tensor_parallel_degree.unwrap_or(1);
         let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
-        let device = options.device.as_deref().unwrap_or("cpu");
-        // Without a draft model, its rank count must not reserve GPUs.
-        let most = if drafting.is_model() { ranks.max(ranks_of_draft) } else { ranks };
-        let device = Backend::named(device, most)?;
-        let kv = options.kv_cache_dtype.unwrap_or(match device {
-            Backend::Cpu => KvFormat::F32,
-            Backend::Gpu(_) | Backend::Candle(_) => KvFormat::Bf16,
+        let checkpoint = Weights::find(files)?;
+        let choice = DeviceChoice::new(&options);
+        let device = choice.open(ranks, checkpoint.tensors())?;
+        let kv = options.kv_cache_dtype.unwrap_or(match device.is_exact() {
+            true => KvFormat::F32,
+            false => KvFormat::Bf16,
         });
         let format = options.quantize.map(|Quantize::Q8_0| Format::Q8_0);
-        let checkpoint = Weights::find(files)?;
+        let format = format.or_else(|| device::narrowed(&device, checkpoint.tensors()));
         let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
         config.hold_degree("tensor_parallel_degree", ranks, coarsest)?;
-        let setup = Setup {
+        let mut setup = Setup {
             device,
             threads: options.threads,
             tier: None,
@@ -215,7 +209,13 @@ impl Llama {
             blocks: blocks(&config, &options, context, (ranks, kv))?,
         };
         let of_draft = Setup { ranks: ranks_of_draft, ..setup.clone() };
-        let drafting = drafting.read(&config, &text, context, &of_draft)?;
+        let drafting = drafting.read(&config, &text, (context, &of_draft), &choice)?;
+        if options.kv_cache_mb.is_none() {
+            let draft = drafting.memory().as_ref().map_or(0, Memory::bytes);
+            let one = context.div_ceil(PAGE);
+            setup.blocks =
+                device::blocks(&setup, &memory(&config, &checkpoint, &setup), draft, one);
+        }
         let memory = memory(&config, &checkpoint, &setup);
         let given = options.kv_cache_mb.is_some();
         refuse_what_does_not_fit(&memory, drafting.memory().as_ref(), &setup.device, given)?;
@@ -319,11 +319,11 @@ fn replies(input: &TextInput) -> Result<u64> {
 }
 
 fn places(options: &Options) -> usize {
-    options.max_rolling_batch_size.unwrap_or(PLACES).max(1)
+    options.max_rolling_batch_size.unwrap_or(device::places(options)).max(1)
 }
 
 fn step_tokens(options: &Options) -> usize {
-    options.max_num_batched_tokens.unwrap_or(STEP_TOKENS)
+    options.max_num_batched_tokens.unwrap_or(device::step_tokens(options))
 }
 
 fn limits(options: &Options) -> Result<Limits, LoadError> {

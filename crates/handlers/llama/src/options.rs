@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::KvFormat;
+use crate::{Arithmetic, KvFormat};
 
 /// Handler options: the `[handler]` table of a worker with a Llama model.
 ///
@@ -48,9 +48,13 @@ pub struct Options {
     /// ranks on it. `cpu` if absent.
     #[serde(skip_serializing)]
     pub device: Option<String>,
+    /// Arithmetic on a GPU: `bf16` for matrices in bf16 on tensor cores, or `exact` for the tokens of
+    /// a CPU. Matrices in other formats are exact in both. `bf16` if absent.
+    #[serde(skip_serializing)]
+    pub arithmetic: Option<Arithmetic>,
     /// Format of the matrices in memory on a CPU; that of the checkpoint if absent.
     pub quantize: Option<Quantize>,
-    /// Format of the KV cache; if absent, f32 on a CPU and bf16 on a GPU.
+    /// Format of the KV cache; if absent, f32 on a CPU and with `exact` on a GPU, else bf16.
     pub kv_cache_dtype: Option<KvFormat>,
     /// Number of compute threads. It does not change the tokens. If absent, all cores, or one for a
     /// model so small that more threads would slow it down.

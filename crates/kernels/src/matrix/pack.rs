@@ -291,7 +291,11 @@ impl Source<'_> {
             return match format {
                 Format::F32 | Format::Bf16 | Format::F16 => true,
                 Format::Q8_0 => blocks.into_iter().all(|bytes| Q8Block::read(bytes).is_sound()),
-                Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K
+                Format::Q2K
+                | Format::Q3K
+                | Format::Q4K
+                | Format::Q5K
+                | Format::Q6K
                 | Format::Iq4Xs => {
                     blocks.into_iter().all(|bytes| KQuantBlock::read(format, bytes).is_sound())
                 }

@@ -3,6 +3,7 @@
 use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::{Model as Files, Models};
 
+use super::device::{self, DeviceChoice};
 use super::memory;
 use crate::formats::coarsest_format;
 use crate::options::Options;
@@ -76,10 +77,6 @@ impl Drafting {
         }
     }
 
-    pub(super) fn is_model(&self) -> bool {
-        matches!(self, Self::Model(_))
-    }
-
     /// Reads everything except the weights.
     ///
     /// # Errors
@@ -90,8 +87,8 @@ impl Drafting {
         self,
         target: &Config,
         text: &ChatTokenizer,
-        context: usize,
-        setup: &Setup,
+        (context, setup): (usize, &Setup),
+        choice: &DeviceChoice,
     ) -> Result<Read, LoadError> {
         let files = match self {
             Self::Nothing => return Ok(Read::Drafter(None)),
@@ -110,10 +107,12 @@ impl Drafting {
         )?;
         let checkpoint = Weights::find(&files)?;
         let context = context.min(config.context);
-        // A device stores the format of the checkpoint.
-        let rounded = matches!(setup.device, Backend::Cpu).then(|| format(&config)).flatten();
-        let format = rounded.or(setup.format);
-        let setup = Setup { format, ..setup.clone() };
+        let device = choice.open(setup.ranks, checkpoint.tensors())?;
+        // A GPU stores the format of the checkpoint.
+        let rounded = matches!(device, Backend::Cpu).then(|| format(&config)).flatten();
+        let narrowed = || device::narrowed(&device, checkpoint.tensors());
+        let format = rounded.or(setup.format).or_else(narrowed);
+        let setup = Setup { device, format, ..setup.clone() };
         let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
         config.hold_degree("draft_model_tp_size", setup.ranks, coarsest)?;
         Ok(Read::Model(Box::new(Draft { config, checkpoint, context, setup })))

@@ -1,7 +1,7 @@
 //! Backend that a model runs on.
 
-use super::gpu::GpuDevices;
-use crate::LoadError;
+use super::gpu::{Arithmetic, GpuDevices};
+use crate::{Format, LoadError};
 
 #[cfg(feature = "candle")]
 pub use super::device::CandleDevices;
@@ -25,21 +25,48 @@ pub enum Backend {
 
 impl Backend {
     /// Returns the backend of this name: `cpu`; `cuda` for one GPU per rank; `cuda:N` for all ranks
-    /// on GPU N.
+    /// on GPU N. GPUs run this engine's kernels if there are kernels for `formats`, those of the
+    /// model's tensors, and candle's if not.
     ///
     /// # Errors
     ///
     /// Returns an error if the name is unknown, if the GPU does not exist, or if the worker was
     /// built without the required features.
-    pub fn named(name: &str, ranks: usize) -> Result<Self, LoadError> {
-        if name == "cpu" {
-            return Ok(Self::Cpu);
+    pub fn named(
+        name: &str,
+        ranks: usize,
+        arithmetic: Arithmetic,
+        formats: &[Format],
+    ) -> Result<Self, LoadError> {
+        let own = formats.iter().all(|format| GpuDevices::has_kernels_for(*format));
+        match name {
+            "cpu" => return Ok(Self::Cpu),
+            #[cfg(feature = "emulator")]
+            "emulator" if own => return GpuDevices::emulators(ranks, arithmetic).map(Self::Gpu),
+            _ => {}
         }
         let numbers = gpus(name, ranks)?;
+        #[cfg(feature = "cuda")]
+        if own {
+            return GpuDevices::cuda(&numbers, arithmetic).map(Self::Gpu);
+        }
+        let _ = (own, arithmetic);
+        if numbers.len() > 1 && !cfg!(feature = "nccl") {
+            return Err(needs(name, "the feature nccl, which ranks on GPUs of their own need"));
+        }
         #[cfg(feature = "candle")]
         return CandleDevices::gpus(numbers).map(Self::Candle);
         #[cfg(not(feature = "candle"))]
         Err(needs(name, &format!("candle, which {} GPUs need", numbers.len())))
+    }
+
+    /// Returns true if the bits of the results are those of [`Backend::Cpu`].
+    pub(crate) fn is_exact(&self) -> bool {
+        match self {
+            Self::Cpu => true,
+            Self::Gpu(on) => on.arithmetic() == Arithmetic::Exact,
+            Self::Candle(_) => false,
+        }
     }
 }
 
@@ -74,9 +101,6 @@ fn gpus(name: &str, ranks: usize) -> Result<Vec<usize>, LoadError> {
     };
     if !cfg!(feature = "cuda") {
         return Err(needs(name, "the feature cuda"));
-    }
-    if numbers.len() > 1 && !cfg!(feature = "nccl") {
-        return Err(needs(name, "the feature nccl, which ranks on GPUs of their own need"));
     }
     Ok(numbers)
 }

@@ -122,8 +122,7 @@ impl GpuShard {
             layers.push(GpuLayer::new(layer, &windows, &device)?);
         }
         let kv_heads = part.kv_heads(config).len();
-        let heads =
-            Heads { queries: config.heads / part.of, keys: kv_heads, dim: config.head_dim };
+        let heads = Heads { queries: config.heads / part.of, keys: kv_heads, dim: config.head_dim };
         let brains = setup.kv == KvFormat::Bf16;
         let cache = KvCache::new(&device, heads, (config.layers, setup.blocks), brains);
         let rows: Vec<_> = (0..context).map(|position| rope.at(position)).collect();

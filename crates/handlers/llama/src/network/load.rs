@@ -229,7 +229,12 @@ impl<'a, P: Pack> Loader<'a, P> {
     }
 
     /// Loads a projection from `columns` to the residual stream.
-    fn partial(&mut self, name: String, columns: usize, bias: bool) -> Result<Partial<P::Matrix>, LoadError> {
+    fn partial(
+        &mut self,
+        name: String,
+        columns: usize,
+        bias: bool,
+    ) -> Result<Partial<P::Matrix>, LoadError> {
         let rows = self.config.hidden_size;
         let bias = bias.then(|| norm(self.weights, &format!("{name}.bias"), rows)).transpose()?;
         let cut = Cut::Columns(self.part.share(columns));

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use nsbridge_llama::{Arithmetic, Backend, BlockTable, Chunk, Format, KvFormat, Model, Setup, Tier};
+use nsbridge_llama::{
+    Arithmetic, Backend, BlockTable, Chunk, Format, KvFormat, Model, Setup, Tier,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -2,7 +2,9 @@
 //! GPU if built with `cuda`.
 
 use candle_core::{DType, Device};
-use nsbridge_llama::{Backend, CandleDevices, Format, KvFormat, Mix, Model, Options, Setup};
+use nsbridge_llama::{
+    Arithmetic, Backend, CandleDevices, Format, KvFormat, Mix, Model, Options, Setup,
+};
 use serde_json::json;
 
 use crate::network::{self, distance};
@@ -18,7 +20,11 @@ fn devices() -> Vec<(Setup, f64)> {
     let on = |on| Setup { device: Backend::Candle(on), ..cpu() };
     let mut all = vec![(on(CandleDevices::one(Device::Cpu)), 1e-5)];
     if cfg!(feature = "cuda") {
-        let Backend::Candle(gpu) = Backend::named("cuda:0", 1).unwrap() else { panic!("a CPU") };
+        let Backend::Candle(gpu) =
+            Backend::named("cuda:0", 1, Arithmetic::Bf16, &[Format::Q4_0]).unwrap()
+        else {
+            panic!("a CPU")
+        };
         all.push((on(gpu.clone()), 1e-4));
         // Flash attention, if it is built in.
         let kv = KvFormat::Bf16;

@@ -88,4 +88,3 @@ pub(crate) fn logits(model: &mut Model) -> Vec<f32> {
     }
     all
 }
-

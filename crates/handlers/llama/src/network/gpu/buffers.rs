@@ -95,8 +95,7 @@ pub(super) struct Buffers {
 impl Buffers {
     pub(super) fn new(device: &Arc<dyn Device>, widths: &Widths, rows: usize) -> Result<Self> {
         let floats = |width: usize| Buffer::zeroed(device, 4 * rows * width);
-        let forms =
-            |columns, forms: &[Form]| Activations::new(device, rows, columns, forms);
+        let forms = |columns, forms: &[Form]| Activations::new(device, rows, columns, forms);
         let sums = [floats(widths.stride)?, floats(widths.stride)?];
         Ok(Self {
             rows,

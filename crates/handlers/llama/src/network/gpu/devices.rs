@@ -42,12 +42,22 @@ impl GpuDevices {
         Ok(Self { devices, arithmetic })
     }
 
+    /// Emulates a GPU for each rank.
+    #[cfg(feature = "emulator")]
+    pub(in crate::network) fn emulators(
+        ranks: usize,
+        arithmetic: Arithmetic,
+    ) -> Result<Self, LoadError> {
+        let emulator = || -> Arc<dyn Device> { Arc::new(nsbridge_gpu::emulator::Emulator::new()) };
+        Self::new((0..ranks.max(1)).map(|_| emulator()).collect(), arithmetic)
+    }
+
     /// Returns the device of a rank.
     pub(super) fn device(&self, rank: usize) -> &Arc<dyn Device> {
         &self.devices[rank.min(self.devices.len() - 1)]
     }
 
-    pub(super) fn arithmetic(&self) -> Arithmetic {
+    pub(in crate::network) fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
     }
 
@@ -58,14 +68,8 @@ impl GpuDevices {
 
     /// Returns true if there are kernels for this format.
     pub(crate) fn has_kernels_for(format: Format) -> bool {
-        let known = [
-            Format::Q8_0,
-            Format::Q4K,
-            Format::Q6K,
-            Format::F32,
-            Format::Bf16,
-            Format::F16,
-        ];
+        let known =
+            [Format::Q8_0, Format::Q4K, Format::Q6K, Format::F32, Format::Bf16, Format::F16];
         known.contains(&format.in_memory())
     }
 }

@@ -141,9 +141,9 @@ impl GpuLayer {
     ) -> Result<Self, LoadError> {
         let there = |numbers: &[f32]| Buffer::of(device, numbers).map_err(failed);
         let window = windows.iter().position(|window| *window == layer.window).unwrap_or_default();
-        let head_norms = layer.head_norms.map(|(queries, keys)| {
-            Ok::<_, LoadError>([there(&queries)?, there(&keys)?])
-        });
+        let head_norms = layer
+            .head_norms
+            .map(|(queries, keys)| Ok::<_, LoadError>([there(&queries)?, there(&keys)?]));
         let partial = |partial: crate::network::part::Partial<GpuMatrix>| {
             let bias = partial.bias.map(|bias| there(&bias)).transpose()?;
             Ok::<_, LoadError>(GpuPartial { matrix: partial.matrix, bias })

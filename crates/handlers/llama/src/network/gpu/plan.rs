@@ -181,9 +181,8 @@ fn items(
     window: Option<usize>,
     (processors, partials): (usize, usize),
 ) -> (Vec<Item>, Vec<Merge>) {
-    let first_split = |position: usize| {
-        window.map_or(0, |window| (position + 1).saturating_sub(window)) / SPLIT
-    };
+    let first_split =
+        |position: usize| window.map_or(0, |window| (position + 1).saturating_sub(window)) / SPLIT;
     let (mut wholes, mut spans) = (Vec::new(), Vec::new());
     for (chunk, (rows, position, _)) in step.chunks().enumerate() {
         for row in rows.clone().step_by(rows_at_once) {
@@ -196,9 +195,10 @@ fn items(
         }
     }
     let blocks = wholes.len() * heads.keys;
-    let needed = spans.iter().zip(&wholes).map(|((_, first, last), item)| {
-        item.count as usize * (last - first + 1)
-    });
+    let needed = spans
+        .iter()
+        .zip(&wholes)
+        .map(|((_, first, last), item)| item.count as usize * (last - first + 1));
     if blocks >= BUSY * processors || needed.sum::<usize>() > partials {
         return (wholes, Vec::new());
     }
