@@ -245,6 +245,6 @@ impl Norm<'_> {
             }
         }
         // SAFETY: all buffers have the rows; the picked ones are those of the stream.
-        unsafe { self.stream.device().launch(&args.launch("norm", [most as u32, 1], THREADS)) }
+        unsafe { self.stream.device().launch(&args.launch("rms_norm", [most as u32, 1], THREADS)) }
     }
 }
