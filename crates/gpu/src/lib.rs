@@ -9,6 +9,7 @@
 //! | [`matrix`] | weights in tiles, packed from a file's rows, and their products with activations |
 //! | [`rows`] | activations, and the RMS norm of the residual stream |
 //! | [`attention`] | keys and values in pages, and attention over them |
+//! | `cuda` | NVIDIA GPUs, with the feature `cuda` |
 //! | `emulator` | device that runs the kernels on the CPU, with the feature `emulator` |
 //!
 //! # Equal bits
@@ -19,6 +20,8 @@
 
 pub mod attention;
 mod args;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod device;
 #[cfg(feature = "emulator")]
 pub mod emulator;

@@ -157,8 +157,15 @@ pub struct Shape {
 /// Where the products of a matrix go.
 #[derive(Clone, Copy, Debug)]
 pub enum Destination<'a> {
-    /// f32, rows `stride` numbers apart, from the number `first` of a row on.
-    Floats { out: &'a Buffer, stride: usize, first: usize },
+    /// f32.
+    Floats {
+        /// Rows of f32.
+        out: &'a Buffer,
+        /// Distance of the rows, in numbers.
+        stride: usize,
+        /// Number of a row that is the first product.
+        first: usize,
+    },
     /// The form of bf16 of other activations.
     Brains(&'a Activations),
 }
