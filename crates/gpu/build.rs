@@ -40,7 +40,7 @@ fn cuda() -> Result<(), String> {
     }
     // The bits are those of the CPU: no contraction, no approximation, no flush to zero.
     command.args(["-fmad=false", "--prec-div=true", "--prec-sqrt=true", "-ftz=false"]);
-    command.args(["-O3", "-std=c++17", "--threads", "2"]);
+    command.args(["-O3", "-std=c++17", "--threads", "2", "-compress-mode=size"]);
     let why = match command.status() {
         Ok(status) if status.success() => return Ok(()),
         Ok(status) => status.to_string(),

@@ -271,6 +271,11 @@ impl Matrix {
         self.values.bytes() + self.heads.bytes()
     }
 
+    /// Returns the buffers of the tiles: values and heads.
+    pub fn buffers(&self) -> [&Buffer; 2] {
+        [&self.values, &self.heads]
+    }
+
     fn weights(&self) -> Weights {
         Weights {
             values: self.values.place(0, 0),

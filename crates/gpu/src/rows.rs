@@ -108,6 +108,12 @@ impl Activations {
         self.floats.as_ref()
     }
 
+    /// Returns the buffers of all forms.
+    pub fn buffers(&self) -> Vec<&Buffer> {
+        let integers = self.of_32.iter().flatten().chain(self.of_256.iter().flatten());
+        self.floats.iter().chain(&self.brains).chain(integers).collect()
+    }
+
     pub(crate) fn forms(&self) -> Forms {
         let parts = |buffers: Option<&[Buffer]>, at: usize| {
             address(buffers.and_then(|buffers| buffers.get(at)))
