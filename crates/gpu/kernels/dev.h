@@ -10,9 +10,9 @@
 #ifdef __CUDACC__
 
 #define DEVICE __device__ __forceinline__
-// A kernel takes one struct, and blocks of at most this many threads.
+// A kernel takes one struct, and blocks of at most this many threads. Two blocks have registers.
 #define KERNEL(name, Args, threads)                                                                \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+    extern "C" __global__ void __launch_bounds__(threads, 2) name(const __grid_constant__ Args a)
 // Memory that the threads of a block share. Its contents are undefined when a block begins.
 #define SHARED(Type, name)                                                                         \
     using name##_type = Type;                                                                      \
@@ -53,6 +53,11 @@ DEVICE uint64_t nanoseconds() {
     return x;
 }
 
+// Adds to `c` the products of two signed numbers of 16 bits and the lower two bytes of `b`.
+DEVICE int32_t pair_product(uint32_t a, uint32_t b, int32_t c) {
+    return __dp2a_lo(int32_t(a), int32_t(b), c);
+}
+
 // Products of 16 x 32 and 32 x 8 integers of eight bits, added to 16 x 8 of 32 bits.
 DEVICE void mma_s8(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
@@ -83,6 +88,13 @@ DEVICE Four load_four(const void *at) {
     uint4 v = __ldg(static_cast<const uint4 *>(at));
     return Four{{v.x, v.y, v.z, v.w}};
 }
+struct alignas(8) Two {
+    uint32_t x[2];
+};
+DEVICE Two load_two(const void *at) {
+    uint2 v = __ldg(static_cast<const uint2 *>(at));
+    return Two{{v.x, v.y}};
+}
 template <typename T> DEVICE T load(const T *at) { return __ldg(at); }
 
 #else
@@ -90,6 +102,8 @@ template <typename T> DEVICE T load(const T *at) { return __ldg(at); }
 #endif
 
 constexpr int WARP = 32;
+
+DEVICE uint32_t load_word(const void *at) { return load(static_cast<const uint32_t *>(at)); }
 
 DEVICE int lane() { return int(THREAD) % WARP; }
 DEVICE int warp() { return int(THREAD) / WARP; }
@@ -101,4 +115,18 @@ DEVICE float tree_of_lanes(float x, int width) {
         x = x + from_lane_xor(x, mask);
     }
     return x;
+}
+
+// Adds up the first `many` of N numbers by a tree; the others are zeros. The sum is the first number.
+// An addition of a zero would turn a sum of -0 into 0, so none is added without need.
+template <int N> DEVICE void add_up(float (&x)[N], uint32_t many) {
+#pragma unroll
+    for (int apart = 1; apart < N; apart *= 2) {
+        if (apart < int(many)) {
+#pragma unroll
+            for (int i = 0; i + apart < N; i += 2 * apart) {
+                x[i] = x[i] + x[i + apart];
+            }
+        }
+    }
 }

@@ -104,6 +104,9 @@ inline uint32_t float_bits(float x) {
     return y;
 }
 inline float whole(int32_t x) { return float(x); }
+inline int32_t pair_product(uint32_t a, uint32_t b, int32_t c) {
+    return c + int16_t(a) * int8_t(b) + int16_t(a >> 16) * int8_t(b >> 8);
+}
 
 inline uint32_t load_acquire(const uint32_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 inline void store_release(uint32_t *at, uint32_t x) { __atomic_store_n(at, x, __ATOMIC_RELEASE); }
@@ -161,4 +164,8 @@ struct alignas(16) Four {
     uint32_t x[4];
 };
 inline Four load_four(const void *at) { return *static_cast<const Four *>(at); }
+struct alignas(8) Two {
+    uint32_t x[2];
+};
+inline Two load_two(const void *at) { return *static_cast<const Two *>(at); }
 template <typename T> inline T load(const T *at) { return *at; }

@@ -20,6 +20,11 @@ struct Fragment {
     }
 };
 
+// Returns the row of activations of which a lane has a part.
+template <typename T> DEVICE const T *own_row(const ProductArgs &a, uint32_t first) {
+    return static_cast<const T *>(a.x) + uint64_t(first + lane() / 4) * a.x_stride;
+}
+
 struct OfQ8 : Fragment {
     template <int N>
     DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
@@ -27,23 +32,23 @@ struct OfQ8 : Fragment {
         uint32_t blocks = a.weights.columns / 32, share = blocks / a.segments;
         auto values = static_cast<const unsigned char *>(a.weights.values);
         auto heads = static_cast<const uint16_t *>(a.weights.heads);
-        auto x = static_cast<const int8_t *>(a.x);
+        auto x = own_row<int8_t>(a, first) + lane() % 4 * 4;
+        uint32_t eight_rows = 8 * a.x_stride;
+        uint64_t first_column = first + place(0).column;
         for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
             uint64_t at = tile * blocks + block;
             Four w = load_four(values + at * Q8_BYTES + lane() * 16);
+            const float *scales = a.scales + first_column * blocks + block;
             float d[2] = {half_float(load(heads + at * TILE + lane() / 4)),
                           half_float(load(heads + at * TILE + lane() / 4 + 8))};
 #pragma unroll
             for (int n = 0; n < N; n++) {
-                uint64_t row = first + n * 8 + lane() / 4;
-                auto own = x + row * a.x_stride + block * 32 + lane() % 4 * 4;
-                uint32_t b[2] = {load(reinterpret_cast<const uint32_t *>(own)),
-                                 load(reinterpret_cast<const uint32_t *>(own + 16))};
+                auto own = x + block * 32 + n * eight_rows;
+                uint32_t b[2] = {load_word(own), load_word(own + 16)};
                 int32_t c[4] = {0, 0, 0, 0};
                 mma_s8(c, w.x, b);
                 for (int i = 0; i < 4; i++) {
-                    uint64_t column = first + n * 8 + place(i).column;
-                    float both = d[i / 2] * load(a.scales + column * blocks + block);
+                    float both = d[i / 2] * load(scales + (n * 8 + i % 2) * blocks);
                     sums[n][i] = fused(whole(c[i]), both, sums[n][i]);
                 }
             }
@@ -51,56 +56,61 @@ struct OfQ8 : Fragment {
     }
 };
 
+// Groups of eight rows of activations whose products with a block are counted together: with more, the
+// counts would not fit in the registers beside the sums.
+template <int N> constexpr int AT_ONCE = N < 4 ? N : 4;
+// Parts of a block that are unrolled, so that many loads run at once.
+template <int N> constexpr int UNROLLED = N < 4 ? 8 : N < 8 ? 2 : 1;
+
 struct OfQ4K : Fragment {
     template <int N>
     DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
                            float (&sums)[N][4]) {
+        constexpr int M = AT_ONCE<N>;
         uint32_t blocks = a.weights.columns / BLOCK, share = blocks / a.segments;
-        auto values = static_cast<const unsigned char *>(a.weights.values);
-        auto heads = static_cast<const Q4Head *>(a.weights.heads);
-        auto x = static_cast<const int8_t *>(a.x);
+        auto values = static_cast<const unsigned char *>(a.weights.values) + tile * blocks * Q4_BYTES;
+        auto heads = static_cast<const Q4Head *>(a.weights.heads) + tile * blocks * TILE;
+        auto x = own_row<int8_t>(a, first) + lane() % 4 * 4;
+        uint64_t first_column = first + place(0).column;
+        uint32_t eight_rows = 8 * a.x_stride;
         for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
-            uint64_t at = tile * blocks + block;
-            Q4Head head[2] = {heads[at * TILE + lane() / 4], heads[at * TILE + lane() / 4 + 8]};
-            int32_t counts[N][4] = {};
+            const Q4Head *head = heads + block * TILE + lane() / 4;
 #pragma unroll
-            for (int pair = 0; pair < 4; pair++) {
-                Four both = load_four(values + at * Q4_BYTES + pair * 512 + lane() * 16);
-#pragma unroll
-                for (int second = 0; second < 2; second++) {
-                    int part = 2 * pair + second;
+            for (int from = 0; from < N; from += M) {
+                int32_t counts[M][4] = {};
+#pragma unroll(UNROLLED<N>)
+                for (int part = 0; part < 8; part++) {
+                    Four both = load_four(values + block * Q4_BYTES + part / 2 * 512 + lane() * 16);
                     uint32_t w[4];
                     for (int i = 0; i < 4; i++) {
-                        w[i] = both.x[i] >> second * 4 & 0x0f0f0f0f;
+                        w[i] = both.x[i] >> part % 2 * 4 & 0x0f0f0f0f;
                     }
 #pragma unroll
-                    for (int n = 0; n < N; n++) {
-                        uint64_t row = first + n * 8 + lane() / 4;
-                        auto own = x + row * a.x_stride + block * BLOCK + part * PART + lane() % 4 * 4;
-                        uint32_t b[2] = {load(reinterpret_cast<const uint32_t *>(own)),
-                                         load(reinterpret_cast<const uint32_t *>(own + 16))};
+                    for (int n = 0; n < M; n++) {
+                        auto own = x + block * BLOCK + part * PART + (from + n) * eight_rows;
+                        uint32_t b[2] = {load_word(own), load_word(own + 16)};
                         int32_t c[4] = {0, 0, 0, 0};
                         mma_s8(c, w, b);
                         for (int i = 0; i < 4; i++) {
-                            counts[n][i] += c[i] * head[i / 2].scales[part];
+                            counts[n][i] += c[i] * head[i / 2 * 8].scale(part);
                         }
                     }
                 }
-            }
 #pragma unroll
-            for (int n = 0; n < N; n++) {
-                for (int i = 0; i < 4; i++) {
-                    uint64_t column = first + n * 8 + place(i).column;
-                    const int16_t *of_x = a.sums + (column * blocks + block) * 8;
-                    int32_t least = 0;
-                    for (int part = 0; part < 8; part++) {
-                        least += head[i / 2].least[part] * load(of_x + part);
+                for (int n = 0; n < M; n++) {
+                    for (int i = 0; i < 4; i++) {
+                        uint64_t column = first_column + (from + n) * 8 + i % 2;
+                        Four of_x = load_four(a.sums + (column * blocks + block) * 8);
+                        int32_t least = 0;
+                        for (int part = 0; part < 8; part += 2) {
+                            uint32_t two = head[i / 2 * 8].two_least(part);
+                            least = pair_product(of_x.x[part / 2], two, least);
+                        }
+                        float scale = load(a.scales + column * blocks + block);
+                        float &sum = sums[from + n][i];
+                        sum = fused(whole(counts[n][i]), head[i / 2 * 8].d() * scale, sum);
+                        sum = fused(whole(least), head[i / 2 * 8].min() * scale, sum);
                     }
-                    float scale = load(a.scales + column * blocks + block);
-                    float d = half_float(head[i / 2].d) * scale;
-                    float min = half_float(head[i / 2].min) * scale;
-                    sums[n][i] = fused(whole(counts[n][i]), d, sums[n][i]);
-                    sums[n][i] = fused(whole(least), min, sums[n][i]);
                 }
             }
         }
@@ -111,50 +121,49 @@ struct OfQ6K : Fragment {
     template <int N>
     DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
                            float (&sums)[N][4]) {
+        constexpr int M = AT_ONCE<N>;
         uint32_t blocks = a.weights.columns / BLOCK, share = blocks / a.segments;
-        auto values = static_cast<const unsigned char *>(a.weights.values);
-        auto heads = static_cast<const Q6Head *>(a.weights.heads);
-        auto x = static_cast<const int8_t *>(a.x);
+        auto values = static_cast<const unsigned char *>(a.weights.values) + tile * blocks * Q6_BYTES;
+        auto heads = static_cast<const Q6Head *>(a.weights.heads) + tile * blocks * TILE;
+        auto x = own_row<int8_t>(a, first) + lane() % 4 * 4;
+        uint64_t first_column = first + place(0).column;
+        uint32_t eight_rows = 8 * a.x_stride;
         for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
-            uint64_t at = tile * blocks + block;
-            Q6Head head[2] = {heads[at * TILE + lane() / 4], heads[at * TILE + lane() / 4 + 8]};
-            int32_t counts[N][4] = {};
+            const Q6Head *head = heads + block * TILE + lane() / 4;
+            auto lows = values + block * Q6_BYTES + lane() * 16;
+            auto highs = values + block * Q6_BYTES + Q6_LOW_BYTES + lane() * 8;
 #pragma unroll
-            for (int pair = 0; pair < 4; pair++) {
-                auto of_pair = values + at * Q6_BYTES;
-                Four both = load_four(of_pair + pair * 512 + lane() * 16);
-                auto highs = reinterpret_cast<const uint32_t *>(of_pair + Q6_LOW_BYTES + pair * 256);
-                uint32_t high[2] = {load(highs + lane() * 2), load(highs + lane() * 2 + 1)};
-#pragma unroll
-                for (int second = 0; second < 2; second++) {
-                    int part = 2 * pair + second;
+            for (int from = 0; from < N; from += M) {
+                int32_t counts[M][4] = {};
+#pragma unroll(UNROLLED<N>)
+                for (int part = 0; part < 8; part++) {
+                    Four both = load_four(lows + part / 2 * 512);
+                    Two high = load_two(highs + part / 2 * 256);
                     uint32_t w[4];
                     for (int i = 0; i < 4; i++) {
-                        uint32_t upper = high[i % 2] >> (second * 4 + i / 2 * 2) & 0x03030303;
-                        w[i] = minus_32((both.x[i] >> second * 4 & 0x0f0f0f0f) | upper << 4);
+                        uint32_t upper = high.x[i % 2] >> (part % 2 * 4 + i / 2 * 2) & 0x03030303;
+                        w[i] = minus_32((both.x[i] >> part % 2 * 4 & 0x0f0f0f0f) | upper << 4);
                     }
 #pragma unroll
-                    for (int n = 0; n < N; n++) {
-                        uint64_t row = first + n * 8 + lane() / 4;
-                        auto own = x + row * a.x_stride + block * BLOCK + part * PART + lane() % 4 * 4;
+                    for (int n = 0; n < M; n++) {
+                        auto own = x + block * BLOCK + part * PART + (from + n) * eight_rows;
 #pragma unroll
                         for (int half = 0; half < 2; half++) {
-                            uint32_t b = load(reinterpret_cast<const uint32_t *>(own + half * 16));
                             int32_t c[4] = {0, 0, 0, 0};
-                            mma_s8_half(c, w[half * 2], w[half * 2 + 1], b);
+                            mma_s8_half(c, w[half * 2], w[half * 2 + 1], load_word(own + half * 16));
                             for (int i = 0; i < 4; i++) {
-                                counts[n][i] += c[i] * head[i / 2].scales[2 * part + half];
+                                counts[n][i] += c[i] * head[i / 2 * 8].scale(2 * part + half);
                             }
                         }
                     }
                 }
-            }
 #pragma unroll
-            for (int n = 0; n < N; n++) {
-                for (int i = 0; i < 4; i++) {
-                    uint64_t column = first + n * 8 + place(i).column;
-                    float d = half_float(head[i / 2].d) * load(a.scales + column * blocks + block);
-                    sums[n][i] = fused(whole(counts[n][i]), d, sums[n][i]);
+                for (int n = 0; n < M; n++) {
+                    for (int i = 0; i < 4; i++) {
+                        uint64_t column = first_column + (from + n) * 8 + i % 2;
+                        float d = head[i / 2 * 8].d() * load(a.scales + column * blocks + block);
+                        sums[from + n][i] = fused(whole(counts[n][i]), d, sums[from + n][i]);
+                    }
                 }
             }
         }
@@ -168,15 +177,14 @@ struct OfBrains : Fragment {
                            float (&sums)[N][4]) {
         uint32_t blocks = a.weights.columns / 16, share = blocks / a.segments;
         auto values = static_cast<const unsigned char *>(a.weights.values);
-        auto x = static_cast<const uint16_t *>(a.x);
+        auto x = own_row<uint16_t>(a, first) + lane() % 4 * 2;
+        uint32_t eight_rows = 8 * a.x_stride;
         for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
             Four w = load_four(values + (tile * blocks + block) * BRAIN_BYTES + lane() * 16);
 #pragma unroll
             for (int n = 0; n < N; n++) {
-                uint64_t row = first + n * 8 + lane() / 4;
-                auto own = x + row * a.x_stride + block * 16 + lane() % 4 * 2;
-                uint32_t b[2] = {load(reinterpret_cast<const uint32_t *>(own)),
-                                 load(reinterpret_cast<const uint32_t *>(own + 8))};
+                auto own = x + block * 16 + n * eight_rows;
+                uint32_t b[2] = {load_word(own), load_word(own + 8)};
                 mma_bf16(sums[n], w.x, b);
             }
         }
@@ -227,14 +235,11 @@ template <typename T, bool BRAIN> struct OfFloats {
 // Adds up the segments of one sum by a tree.
 DEVICE float tree_of_segments(const float (*sums)[TILE][8], uint32_t segments, int row, int column) {
     float all[WARPS];
-    for (uint32_t i = 0; i < WARPS; i++) {
-        all[i] = i < segments ? sums[i][row][column] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) {
+        all[i] = i < int(segments) ? sums[i][row][column] : 0.0f;
     }
-    for (uint32_t apart = 1; apart < segments; apart *= 2) {
-        for (uint32_t i = 0; i + apart < WARPS; i += 2 * apart) {
-            all[i] = all[i] + all[i + apart];
-        }
-    }
+    add_up(all, segments);
     return all[0];
 }
 

@@ -8,6 +8,11 @@ DEVICE const uint8_t *source_row(const PackArgs &a, uint64_t tile, int row) {
     return number < a.rows ? static_cast<const uint8_t *>(a.source) + number * a.row_bytes : nullptr;
 }
 
+// Returns four bytes that may lie at any address.
+DEVICE uint32_t word(const uint8_t *at) {
+    return at[0] | at[1] << 8 | at[2] << 16 | uint32_t(at[3]) << 24;
+}
+
 // A block of threads packs one block of columns of a tile: `BLOCK_X` is the tile, `BLOCK_Y` the block.
 KERNEL(pack_q8_0, PackArgs, 32) {
     uint64_t tile = BLOCK_X, block = tile * (a.columns / 32) + BLOCK_Y;
@@ -44,13 +49,13 @@ KERNEL(pack_q4_k, PackArgs, 32) {
         Q4Head head = {};
         if (row) {
             const uint8_t *from = row + uint64_t(BLOCK_Y) * BYTES, *packed = from + 4;
-            head.d = uint16_t(from[0] | from[1] << 8);
-            head.min = uint16_t((from[2] | from[3] << 8) ^ 0x8000);
+            head.factors = word(from) ^ 0x80000000;
             for (int part = 0; part < 4; part++) {
-                head.scales[part] = packed[part] & 63;
-                head.least[part] = packed[part + 4] & 63;
-                head.scales[part + 4] = (packed[part + 8] & 15) | packed[part] >> 6 << 4;
-                head.least[part + 4] = packed[part + 8] >> 4 | packed[part + 4] >> 6 << 4;
+                uint32_t scale = packed[part], least = packed[part + 4], rest = packed[part + 8];
+                head.scales[0] |= (scale & 63) << part * 8;
+                head.least[0] |= (least & 63) << part * 8;
+                head.scales[1] |= ((rest & 15) | scale >> 6 << 4) << part * 8;
+                head.least[1] |= (rest >> 4 | least >> 6 << 4) << part * 8;
             }
         }
         heads[lane()] = head;
@@ -93,10 +98,10 @@ KERNEL(pack_q6_k, PackArgs, 32) {
         Q6Head head = {};
         if (row) {
             const uint8_t *from = row + uint64_t(BLOCK_Y) * BYTES;
-            for (int i = 0; i < 16; i++) {
-                head.scales[i] = int8_t(from[192 + i]);
+            for (int i = 0; i < 4; i++) {
+                head.scales[i] = word(from + 192 + 4 * i);
             }
-            head.d = uint16_t(from[208] | from[209] << 8);
+            head.factor = from[208] | from[209] << 8;
         }
         heads[lane()] = head;
     }

@@ -91,23 +91,20 @@ KERNEL(embed, EmbedArgs, 256) {
 }
 
 // Adds the partial sums of all ranks, by a tree in the order of the ranks.
-DEVICE float sum_of_ranks(const float *const *partials, uint32_t ranks, uint64_t at) {
+DEVICE float sum_of_ranks(const NormArgs &a, uint64_t at) {
     float sums[RANKS];
-    for (uint32_t rank = 0; rank < RANKS; rank++) {
-        sums[rank] = rank < ranks ? partials[rank][at] : 0.0f;
+#pragma unroll
+    for (int rank = 0; rank < RANKS; rank++) {
+        sums[rank] = rank < int(a.ranks) ? a.partials[rank][at] : 0.0f;
     }
-    for (uint32_t apart = 1; apart < ranks; apart *= 2) {
-        for (uint32_t rank = 0; rank + apart < RANKS; rank += 2 * apart) {
-            sums[rank] = sums[rank] + sums[rank + apart];
-        }
-    }
+    add_up(sums, a.ranks);
     return sums[0];
 }
 
 constexpr uint32_t KEPT = 8192;
 
 // Adds to the residual stream, and writes its RMS norm in the forms that products need.
-KERNEL(norm, NormArgs, 256) {
+KERNEL(rms_norm, NormArgs, 256) {
     SHARED(float[KEPT], kept);
     SHARED(float, factor);
     if (BLOCK_X >= *a.rows) {
@@ -118,7 +115,7 @@ KERNEL(norm, NormArgs, 256) {
     for (uint32_t i = THREAD; i < width; i += THREADS) {
         float number = x[i];
         if (a.ranks > 0) {
-            float sum = sum_of_ranks(a.partials, a.ranks, uint64_t(row) * a.stride + i);
+            float sum = sum_of_ranks(a, uint64_t(row) * a.stride + i);
             sum = a.bias ? sum + a.bias[i] : sum;
             number = a.replaces ? sum : number + sum;
             x[i] = number;

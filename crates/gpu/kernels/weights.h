@@ -16,18 +16,27 @@ constexpr int TILE = 16;
 constexpr int BLOCK = 256;
 constexpr int PART = 32;
 
-// Scales of a tile's row in a block.
-struct alignas(4) Q4Head {
-    uint16_t d;
-    // Negated factor of the least values.
-    uint16_t min;
-    uint8_t scales[8];
-    uint8_t least[8];
+// Scales of a tile's row in a block, in words, so that a byte needs no load of its own.
+struct Q4Head {
+    // d, and the negated factor of the least values.
+    uint32_t factors;
+    uint32_t scales[2];
+    uint32_t least[2];
+
+    DEVICE float d() const { return half_float(load(&factors) & 0xffff); }
+    DEVICE float min() const { return half_float(load(&factors) >> 16); }
+    DEVICE int32_t scale(int part) const { return load(&scales[part / 4]) >> part % 4 * 8 & 0xff; }
+    // The least values of a part and of the next one.
+    DEVICE uint32_t two_least(int part) const {
+        return load(&least[part / 4]) >> part % 4 * 8 & 0xffff;
+    }
 };
-struct alignas(4) Q6Head {
-    uint16_t d;
-    uint16_t reserved;
-    int8_t scales[16];
+struct Q6Head {
+    uint32_t factor;
+    uint32_t scales[4];
+
+    DEVICE float d() const { return half_float(load(&factor)); }
+    DEVICE int32_t scale(int at) const { return int8_t(load(&scales[at / 4]) >> at % 4 * 8); }
 };
 
 // Bytes of a tile's values in one block: 256 columns of K-quants, 32 of Q8_0, 16 of bf16.
@@ -69,22 +78,22 @@ DEVICE float weight_at(const Weights &w, uint32_t row, uint32_t column) {
     }
     case Q4_K: {
         uint64_t block = tile * (w.columns / BLOCK) + column / BLOCK;
-        Q4Head head = static_cast<const Q4Head *>(w.heads)[block * TILE + in_tile];
+        const Q4Head &head = static_cast<const Q4Head *>(w.heads)[block * TILE + in_tile];
         int part = column % BLOCK / PART;
         uint8_t both = bytes[block * Q4_BYTES + part / 2 * 512 + byte_of(in_tile, column % PART)];
         float value = float(both >> part % 2 * 4 & 15);
-        float scaled = half_float(head.d) * float(head.scales[part]);
-        return scaled * value + half_float(head.min) * float(head.least[part]);
+        float least = float(head.two_least(part) & 0xff);
+        return head.d() * float(head.scale(part)) * value + head.min() * least;
     }
     case Q6_K: {
         uint64_t block = tile * (w.columns / BLOCK) + column / BLOCK;
-        Q6Head head = static_cast<const Q6Head *>(w.heads)[block * TILE + in_tile];
+        const Q6Head &head = static_cast<const Q6Head *>(w.heads)[block * TILE + in_tile];
         int part = column % BLOCK / PART, at = byte_of(in_tile, column % PART);
         const uint8_t *values = bytes + block * Q6_BYTES;
         int low = values[part / 2 * 512 + at] >> part % 2 * 4 & 15;
         uint8_t highs = values[Q6_LOW_BYTES + part / 2 * 256 + at / 16 * 8 + at % 8];
         int high = highs >> high_shift(part % 2, at % 16) & 3;
-        float scaled = half_float(head.d) * float(head.scales[column % BLOCK / 16]);
+        float scaled = head.d() * float(head.scale(column % BLOCK / 16));
         return scaled * float((low | high << 4) - 32);
     }
     case BRAINS: {

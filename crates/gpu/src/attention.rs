@@ -93,6 +93,11 @@ impl KvCache {
         self.keys.bytes() + self.values.bytes()
     }
 
+    /// Returns the buffers of keys and of values.
+    pub fn buffers(&self) -> [&Buffer; 2] {
+        [&self.keys, &self.values]
+    }
+
     /// Returns the bytes of a page in one layer.
     fn page_bytes(&self) -> usize {
         self.keys.bytes() / (self.layers * self.pages).max(1)

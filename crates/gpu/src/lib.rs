@@ -10,6 +10,7 @@
 //! | [`rows`] | activations, and the RMS norm of the residual stream |
 //! | [`ranks`] | rendezvous of the ranks of a model |
 //! | [`attention`] | keys and values in pages, and attention over them |
+//! | `cuda` | NVIDIA GPUs, with the feature `cuda` |
 //! | `emulator` | device that runs the kernels on the CPU, with the feature `emulator` |
 //!
 //! # Equal bits
@@ -20,6 +21,8 @@
 
 mod args;
 pub mod attention;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod device;
 #[cfg(feature = "emulator")]
 pub mod emulator;

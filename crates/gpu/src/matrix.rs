@@ -159,11 +159,11 @@ pub struct Shape {
 pub enum Destination<'a> {
     /// f32.
     Floats {
-        /// The rows.
+        /// Rows of f32.
         out: &'a Buffer,
-        /// Distance of the rows.
+        /// Distance of the rows, in numbers.
         stride: usize,
-        /// First number of a row that is written.
+        /// Number of a row that is the first product.
         first: usize,
     },
     /// The form of bf16 of other activations.
@@ -269,6 +269,11 @@ impl Matrix {
     /// Returns the size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         self.values.bytes() + self.heads.bytes()
+    }
+
+    /// Returns the buffers of the tiles: values and heads.
+    pub fn buffers(&self) -> [&Buffer; 2] {
+        [&self.values, &self.heads]
     }
 
     fn weights(&self) -> Weights {

@@ -108,6 +108,12 @@ impl Activations {
         self.floats.as_ref()
     }
 
+    /// Returns the buffers of all forms.
+    pub fn buffers(&self) -> Vec<&Buffer> {
+        let integers = self.of_32.iter().flatten().chain(self.of_256.iter().flatten());
+        self.floats.iter().chain(&self.brains).chain(integers).collect()
+    }
+
     pub(crate) fn forms(&self) -> Forms {
         let parts = |buffers: Option<&[Buffer]>, at: usize| {
             address(buffers.and_then(|buffers| buffers.get(at)))
@@ -244,6 +250,6 @@ impl Norm<'_> {
             }
         }
         // SAFETY: all buffers have the rows; the picked ones are those of the stream.
-        unsafe { self.stream.device().launch(&args.launch("norm", [most as u32, 1], THREADS)) }
+        unsafe { self.stream.device().launch(&args.launch("rms_norm", [most as u32, 1], THREADS)) }
     }
 }

@@ -1,5 +1,7 @@
 //! `cargo xtask cuda`: builds the worker for NVIDIA GPUs without an installation of CUDA.
 
+mod kernels;
+
 use std::env;
 
 use anyhow::{Context, Result, ensure};
@@ -15,12 +17,13 @@ const WORKER: [&str; 6] =
 /// Default compute capability. 90 is Hopper: H100, H200.
 pub(crate) const CAPABILITY: &str = "90";
 
-/// Runs cargo with CUDA's compiler and these arguments; by default builds the worker.
+/// Runs cargo with CUDA's compiler and these arguments; by default builds the worker. With `check`,
+/// checks the compiled kernels instead.
 ///
 /// # Errors
 ///
-/// Returns an error if the compiler is not available or cargo fails.
-pub(crate) fn run(arguments: &[String]) -> Result<()> {
+/// Returns an error if the compiler is not available, or if cargo or the check fails.
+pub(crate) fn run(check: bool, arguments: &[String]) -> Result<()> {
     output::step("CUDA's compiler");
     let target = root().join("target/cuda");
     let cargo = Cargo::here().with("CARGO_TARGET_DIR", &target);
@@ -30,7 +33,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     output::step(&format!("for compute capability {capability}, in {}", target.display()));
     let asked: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let arguments = if asked.is_empty() { &WORKER[..] } else { &asked };
-    let command = toolkit.cargo(cargo, capability)?.command(arguments);
+    let cargo = toolkit.cargo(cargo, capability)?;
+    if check {
+        return kernels::check(&toolkit, &cargo);
+    }
+    let command = cargo.command(arguments);
     ensure!(cargo::run(command)?, "cargo failed; it says why above");
     Ok(())
 }

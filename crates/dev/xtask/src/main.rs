@@ -104,6 +104,9 @@ enum Chore {
     /// default. The kernels of flash attention take three hours on two cores the first time.
     /// Example: cargo xtask cuda -- clippy -p nsbridge-llama --features cuda,nccl
     Cuda {
+        /// Compiles the kernels of crates/gpu, and checks their registers and instructions.
+        #[arg(long, conflicts_with = "arguments")]
+        check: bool,
         /// Arguments for cargo, instead of building the worker with all GPU features.
         #[arg(last = true)]
         arguments: Vec<String>,
@@ -163,7 +166,7 @@ fn main() -> ExitCode {
             None => chaos::run(&Cargo::here(), &arguments),
         },
         Chore::Attack { arguments } => attack::run(&Cargo::here(), &arguments),
-        Chore::Cuda { arguments } => cuda::run(&arguments),
+        Chore::Cuda { check, arguments } => cuda::run(check, &arguments),
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),
         Chore::Models => models(),
         Chore::Outside { arguments } => outside::run(&Cargo::here(), &arguments),

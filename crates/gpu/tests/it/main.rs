@@ -1,8 +1,11 @@
 //! Tests of the kernels on the emulator, against the CPU's.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
 mod attention;
 mod matrix;
 mod rows;
+mod self_test;
 
 use std::sync::Arc;
 

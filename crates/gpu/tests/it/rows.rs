@@ -26,10 +26,10 @@ fn norms_have_the_bits_of_the_cpu_after_the_sums_of_the_ranks() {
         let mut expected_stream = stream.clone();
         let mut expected = Vec::new();
         for row in 0..rows {
-            for i in 0..width {
+            for (i, bias) in bias.iter().enumerate() {
                 let at = row * stride + i;
                 if let Some(sum) = tree(at) {
-                    expected_stream[at] = stream[at] + (sum + bias[i]);
+                    expected_stream[at] = stream[at] + (sum + bias);
                 }
             }
             let mut out = vec![0.0; width];
@@ -122,7 +122,7 @@ fn heads_are_turned_and_written_as_on_the_cpu() {
                 let n = counts(&device, &[rows as u32]);
                 place.write((count(&n), rows), (&cache, 1)).unwrap();
                 let turned = read(&there, rows * stride);
-                for row in 0..rows {
+                for (row, position) in positions.iter().enumerate() {
                     for head in 0..heads.queries {
                         let from = row * stride + head * 40;
                         let mut own = x[from..][..40].to_vec();
@@ -130,7 +130,7 @@ fn heads_are_turned_and_written_as_on_the_cpu() {
                             let (x, weight) = (own.clone(), &norms[0]);
                             Tier::best().run(CpuNorm { x: &x, weight, eps: 1e-5, out: &mut own });
                         }
-                        let at = positions[row] as usize * 20;
+                        let at = *position as usize * 20;
                         let (cos, sin) = (&angles[0][at..][..20], &angles[1][at..][..20]);
                         Tier::best().run(Rotate { head: &mut own, cos, sin });
                         assert_bits(&turned[from..][..40], &own, "a query");

@@ -98,16 +98,16 @@ impl Toolkit {
         Ok(Self { environment: folder.to_owned(), cuda })
     }
 
+    /// Returns a command of the toolkit that finds the others.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let bin = self.cuda.join("bin");
+        let mut command = Command::new(bin.join(program));
+        command.env("PATH", before(bin, "PATH"));
+        command
+    }
+
     /// Configures `cargo` to build with this toolkit for the GPUs of `capability`, such as 90.
     pub(crate) fn cargo(&self, cargo: Cargo, capability: &str) -> Result<Cargo> {
-        let before = |folder: PathBuf, name| {
-            let mut path = OsString::from(folder);
-            if let Some(all) = std::env::var_os(name) {
-                path.push(":");
-                path.push(all);
-            }
-            path
-        };
         // The compiled kernels are kept, since they take hours to compile.
         let kernels = self.environment.join(format!("flash-attention-{capability}"));
         make(&kernels)?;
@@ -122,6 +122,16 @@ impl Toolkit {
             .with("CUDAFORGE_HOME", self.environment.join("cudaforge"))
             .with("CANDLE_FLASH_ATTN_BUILD_DIR", kernels))
     }
+}
+
+/// Returns the value of a variable with a list of folders, with this one before them.
+fn before(folder: PathBuf, name: &str) -> OsString {
+    let mut path = OsString::from(folder);
+    if let Some(all) = std::env::var_os(name) {
+        path.push(":");
+        path.push(all);
+    }
+    path
 }
 
 fn needs(program: &str, what: &str) -> Result<()> {

@@ -42,6 +42,27 @@ impl GpuDevices {
         Ok(Self { devices, arithmetic })
     }
 
+    /// Opens the GPUs with these numbers, one for each rank.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names a GPU that cannot be used.
+    #[cfg(feature = "cuda")]
+    pub(in crate::network) fn cuda(
+        numbers: &[usize],
+        arithmetic: Arithmetic,
+    ) -> Result<Self, LoadError> {
+        let open = |number: &usize| -> Result<Arc<dyn Device>, LoadError> {
+            let device = nsbridge_gpu::cuda::Cuda::new(*number).map_err(|error| {
+                LoadError::Worker(format!(
+                    "the option device names GPU {number}, which cannot be used: {error}"
+                ))
+            })?;
+            Ok(Arc::new(device))
+        };
+        Self::new(numbers.iter().map(open).collect::<Result<_, _>>()?, arithmetic)
+    }
+
     /// Emulates a GPU for each rank.
     #[cfg(feature = "emulator")]
     pub(in crate::network) fn emulators(
