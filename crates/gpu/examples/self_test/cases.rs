@@ -319,10 +319,12 @@ fn attention(
                 }
             }
             let counts = Buffer::of(device, &[items.len() as u32, merges.len() as u32])?;
+            let items_there = Buffer::of(device, &items)?;
+            let merges_there = Buffer::of(device, &merges)?;
             let plan = AttentionPlan {
                 counts: Count::new(&counts, 0),
-                items: &Buffer::of(device, &items)?,
-                merges: &Buffer::of(device, &merges)?,
+                items: Count::new(&items_there, 0),
+                merges: Count::new(&merges_there, 0),
                 tables: Count::new(&tables, 0),
                 positions: Count::new(&positions, first_row),
                 rows_at_once,
