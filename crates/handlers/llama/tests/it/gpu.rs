@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use nsbridge_gpu::device::Device;
 use nsbridge_gpu::emulator::Emulator;
-use nsbridge_llama::{Arithmetic, Backend, Format, GpuDevices, KvFormat, Mix, Setup};
+use nsbridge_llama::{
+    Arithmetic, Backend, BlockTable, Chunk, Format, GpuDevices, KvFormat, Mix, Model, Setup,
+};
 use serde_json::json;
 
+use crate::bundled::bundled;
 use crate::network::{self, distance};
 use crate::shapes::{drawn, families, logits, quantized, shape};
 
@@ -78,6 +81,99 @@ fn bf16_on_tensor_cores_is_near_the_logits_of_the_cpu_on_any_number_of_ranks() {
             assert!(distance > 1e-5 && distance < 2e-2, "{family} {more}: {distance}");
             let first = first.get_or_insert_with(|| found.clone());
             assert_bits(first, &found, &format!("{family} {more} {ranks} ranks"));
+        }
+    }
+}
+
+/// Returns the logits of a prompt, run in chunks and then one by one.
+fn logits_of_prompt(model: &mut Model) -> Vec<f32> {
+    let tokens: Vec<u32> = (0..40).map(|at| (at * at * 37 + 11 * at + 300) % 2000).collect();
+    let mut table = BlockTable::default();
+    let mut all = Vec::new();
+    for (from, to) in [(0, 20), (20, 37), (37, 38), (38, 40)] {
+        assert!(model.cache().reserve(&mut table, to - from));
+        let tokens = &tokens[from..to];
+        let mut chunks = [Chunk { table: &mut table, tokens, logits: 2.min(to - from) }];
+        all.extend(model.forward(&mut chunks).unwrap().rows().flatten());
+    }
+    model.cache().release(table);
+    all
+}
+
+#[test]
+fn the_bundled_pair_has_the_bits_of_the_cpu() {
+    for name in ["tale-7m", "tale-1m"] {
+        let dir = bundled(name);
+        for format in [None, Some(Format::Q8_0)] {
+            let setup = Setup { format, ..cpu() };
+            let right = logits_of_prompt(&mut network::open(&dir, &setup));
+            for ranks in [1, 2] {
+                let device = emulators(ranks, 0, Arithmetic::Exact);
+                let on_gpu = Setup { device, ranks, ..setup.clone() };
+                let found = logits_of_prompt(&mut network::open(&dir, &on_gpu));
+                assert_bits(&right, &found, &format!("{name} {format:?} {ranks} ranks"));
+            }
+        }
+        let right = logits_of_prompt(&mut network::open(&dir, &cpu()));
+        let device = emulators(1, 0, Arithmetic::Bf16);
+        let found = logits_of_prompt(&mut network::open(&dir, &Setup { device, ..cpu() }));
+        let distance = distance(&right, &found);
+        assert!(distance > 1e-5 && distance < 2e-2, "{name}: {distance}");
+    }
+}
+
+#[test]
+fn a_layer_takes_no_more_than_twelve_launches() {
+    let launches = |layers: usize| {
+        let dir = drawn(&shape("Llama", &json!({ "num_hidden_layers": layers })));
+        let emulator = Arc::new(Emulator::new());
+        let devices = GpuDevices::new(vec![emulator.clone()], Arithmetic::Exact).unwrap();
+        let setup = Setup { device: Backend::Gpu(devices), format: Some(Format::Q8_0), ..cpu() };
+        let mut model = network::open(dir.path(), &setup);
+        let before = emulator.launches();
+        network::logits(&mut model, &[1, 2, 3], 3);
+        emulator.launches() - before
+    };
+    let (one, three) = (launches(1), launches(3));
+    assert!(three - one <= 2 * 12, "{one} launches with one layer, {three} with three");
+}
+
+/// Workers with the device `emulator`.
+#[cfg(feature = "emulator")]
+mod workers {
+    use nsbridge_handler::AsyncHandler;
+    use nsbridge_handler::testing::answer;
+    use nsbridge_llama::Options;
+
+    use super::{Arithmetic, json};
+    use crate::replies::uncached;
+    use crate::tiny::Tiny;
+
+    fn on(device: &str) -> Options {
+        let arithmetic = (device == "emulator").then_some(Arithmetic::Exact);
+        Options { device: Some(device.to_owned()), arithmetic, ..Options::default() }
+    }
+
+    #[test]
+    fn a_reply_of_a_cpu_goes_on_on_a_gpu_and_back() {
+        let (target, draft) = (Tiny::endless(), Tiny::endless());
+        draft.draw_again(0.242);
+        let cpu = target.load(on("cpu")).unwrap();
+        let gpu = target.load(on("emulator")).unwrap();
+        let drafted = target.load_with_draft(&draft, on("emulator")).unwrap();
+        assert_eq!(cpu.fingerprint(), gpu.fingerprint());
+        for temperature in [0.0, 0.8] {
+            let input = json!({
+                "prompt": "a long enough prompt, so that its products have many rows: 灯台守の朝",
+                "temperature": temperature, "max_tokens": 24, "repetition_penalty": 1.2
+            });
+            let whole = answer(&cpu, &input, 7, &[]).unwrap();
+            for worker in [&cpu, &gpu, &drafted] {
+                for at in [0, 1, 11, 23] {
+                    let again = answer(worker, &input, 7, &whole.0[..at]).unwrap();
+                    assert_eq!(uncached(again), uncached(whole.clone()), "at {at}");
+                }
+            }
         }
     }
 }
