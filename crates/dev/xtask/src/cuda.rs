@@ -1,4 +1,5 @@
-//! `cargo xtask cuda`: builds the worker for NVIDIA GPUs without an installation of CUDA.
+//! `cargo xtask cuda`: builds the worker for NVIDIA GPUs without an installation of CUDA, and checks
+//! the compiled kernels.
 
 mod kernels;
 

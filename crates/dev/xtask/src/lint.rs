@@ -76,7 +76,9 @@ fn clippy_for_gpus(cargo: &Cargo) -> Result<Command> {
     let toolkit = Toolkit::stand_in(&target.join("toolkit"))?;
     let cargo = cargo.clone().with("CARGO_TARGET_DIR", target);
     let mut clippy = toolkit.cargo(cargo, cuda::CAPABILITY)?.command(&["clippy", "--all-targets"]);
-    clippy.args(["-p", "nsbridge-llama", "--features", "cuda,nccl,flash-attn"]);
+    let llama = ["cuda", "nccl", "flash-attn"].map(|feature| format!("nsbridge-llama/{feature}"));
+    let features = [&llama.join(","), "nsbridge-gpu/cuda"].join(",");
+    clippy.args(["-p", "nsbridge-llama", "-p", "nsbridge-gpu", "--features", &features]);
     clippy.args(["--", "-D", "warnings"]);
     Ok(clippy)
 }
