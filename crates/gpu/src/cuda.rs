@@ -11,8 +11,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUdevice_attribute, CUgraphInstantiate_flags, CUmemPool_attribute, CUmemoryPool,
-    CUstreamCaptureMode,
+    CUdevice_attribute, CUgraphInstantiate_flags, CUmemAccess_flags, CUmemAccessDesc,
+    CUmemLocationType, CUmemPool_attribute, CUmemoryPool, CUstreamCaptureMode,
+    cuDeviceCanAccessPeer, cuMemPoolSetAccess,
 };
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 use parking_lot::Mutex;
@@ -75,6 +76,41 @@ impl Cuda {
         let downloads = Mutex::new(Downloads::new(&stream)?);
         let processors = processors.unsigned_abs();
         Ok(Self { stream, module, uploads, downloads, processors, kind })
+    }
+
+    /// Lets another GPU read and write this one's memory.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the GPUs are not connected.
+    pub fn share_with(&self, other: &Self) -> Result<()> {
+        let (own, other) = (self.stream.context(), other.stream.context());
+        if own.cu_device() == other.cu_device() {
+            return Ok(());
+        }
+        let what = format!("letting GPU {} read GPU {}", other.ordinal(), own.ordinal());
+        let failed = |error| failed(&what, error);
+        self.bind()?;
+        let mut can = 0;
+        // SAFETY: both devices exist, and the number can be written.
+        unsafe { cuDeviceCanAccessPeer(&raw mut can, other.cu_device(), own.cu_device()) }
+            .result()
+            .map_err(failed)?;
+        if can == 0 {
+            return Err(Error::new(format!("{what}: they are not connected")));
+        }
+        // SAFETY: a struct of integers.
+        let mut access: CUmemAccessDesc = unsafe { std::mem::zeroed() };
+        access.flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let place = (&raw mut access.location).cast::<i32>();
+        // SAFETY: in all versions, a location begins with its type and the number of the device.
+        unsafe {
+            place.write(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE.0.cast_signed());
+            place.add(1).write(other.cu_device());
+        }
+        let pool = pool(own).map_err(failed)?;
+        // SAFETY: the pool is the device's, and there is one description.
+        unsafe { cuMemPoolSetAccess(pool, &raw const access, 1) }.result().map_err(failed)
     }
 
     /// Makes the device's context the current one of this thread.

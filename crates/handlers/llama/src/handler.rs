@@ -7,9 +7,11 @@ mod embedding;
 mod preparation;
 
 use std::future::{Future, poll_fn};
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::thread;
 use std::time::Instant;
 
 use nsbridge_checkpoint::{Checkpoint, TensorInfo};
@@ -220,12 +222,23 @@ impl Llama {
         let given = options.kv_cache_mb.is_some();
         refuse_what_does_not_fit(&memory, drafting.memory().as_ref(), &setup.device, given)?;
         let weights = Weights::load(&checkpoint, setup.ranks)?;
-        let mut model = Model::new(&config, context, &weights, &setup)?;
+        // Without a manifest, the digests take as long as the load.
+        let (model, digests) = thread::scope(|scope| {
+            let digests = thread::Builder::new().name("digests".to_owned());
+            let digests = digests.spawn_scoped(scope, || weights.digests());
+            let model = Model::new(&config, context, &weights, &setup);
+            let digests = match digests {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(_) => weights.digests(),
+            };
+            (model, digests)
+        });
+        let (mut model, digests) = (model?, digests?);
         if let Some(required) = required {
             required.hold(&mut model, files)?;
         }
         let decides = [model.arithmetic(), decides];
-        let fingerprint = fingerprint(files, &weights, decides, &options)?;
+        let fingerprint = fingerprint(files, &digests, decides, &options)?;
         let caching = options.enable_prefix_caching.unwrap_or(true);
         let policy = Policy { limit: predict_timeout, caching, limits };
         let speculation = drafting.speculation(&options, limits.tokens, caching)?;
@@ -416,7 +429,7 @@ fn refuse_what_does_not_fit(
 /// Computes the worker's fingerprint: a digest of all inputs of the tokens other than the request.
 fn fingerprint(
     files: &nsbridge_handler::Model,
-    weights: &Weights,
+    digests: &[[u8; 32]],
     [arithmetic, embedding]: [&str; 2],
     options: &Options,
 ) -> Result<[u8; 16], LoadError> {
@@ -435,7 +448,7 @@ fn fingerprint(
     for name in FILES {
         add(&files.read_optional(name).map_err(LoadError::read)?.unwrap_or_default());
     }
-    weights.digests()?.iter().for_each(|digest| add(digest));
+    digests.iter().for_each(|digest| add(digest));
     add(&serde_json::to_vec(options).map_err(LoadError::parse(files.place()))?);
     let digest: [u8; 32] = digest.finalize().into();
     let mut fingerprint = [0; 16];

@@ -121,17 +121,17 @@ impl EngineLoop {
                 return running.iter_mut().for_each(tell);
             }
         };
-        // Steps with prompt tokens cost less a row, because most of their rows need no logits.
-        if let Some(speculation) =
-            speculation.as_mut().filter(|_| rows == wanted.iter().sum::<usize>())
-        {
-            speculation.learn_cost(rows, begun.elapsed().as_secs_f64());
-        }
-        let mut rows = logits.rows();
+        let all_wanted = rows == wanted.iter().sum::<usize>();
+        let mut logits = logits.rows();
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         for ((Running { request, .. }, _), wanted) in parts.zip(wanted) {
-            let rows: Vec<&[f32]> = rows.by_ref().take(wanted).collect();
+            let rows: Vec<&[f32]> = logits.by_ref().take(wanted).collect();
             request.sample(&rows, scratch, tally);
+        }
+        // A row of a draft costs its sampling too. Steps with prompt tokens cost less a row, because
+        // most of their rows need no logits.
+        if let Some(speculation) = speculation.as_mut().filter(|_| all_wanted) {
+            speculation.learn_cost(rows, begun.elapsed().as_secs_f64());
         }
     }
 

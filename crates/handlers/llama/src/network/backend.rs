@@ -48,7 +48,9 @@ impl Backend {
         let numbers = gpus(name, ranks)?;
         #[cfg(feature = "cuda")]
         if own {
-            return GpuDevices::cuda(&numbers, arithmetic).map(Self::Gpu);
+            let last = numbers.len() - 1;
+            let of_ranks: Vec<_> = (0..ranks.max(1)).map(|rank| numbers[rank.min(last)]).collect();
+            return GpuDevices::cuda(&of_ranks, arithmetic).map(Self::Gpu);
         }
         let _ = (own, arithmetic);
         if numbers.len() > 1 && !cfg!(feature = "nccl") {

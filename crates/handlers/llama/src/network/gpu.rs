@@ -21,7 +21,7 @@ use nsbridge_kernels::collectives::{RankHandle, RankLost};
 use self::buffers::{Buffers, Ends, Sums, Widths};
 pub use self::devices::{Arithmetic, GpuDevices};
 use self::graphs::{Graphs, Launches};
-use self::load::{GpuLayer, GpuMatrix, GpuPack, GpuPartial, failed};
+use self::load::{GpuLayer, GpuMatrix, GpuPack, GpuPartial, failed, in_parallel};
 use self::plan::{GpuPlan, Places};
 use super::Setup;
 use super::load::{Loader, norm};
@@ -106,20 +106,27 @@ impl GpuShard {
     ) -> Result<Self, LoadError> {
         let device = on.device(part.rank).clone();
         let arithmetic = on.arithmetic();
-        let pack = GpuPack { device: device.clone(), arithmetic };
-        let mut loader = Loader::new(config, weights, part, setup.format, pack);
-        let embedding = loader.embedding()?;
-        let output = loader.output()?;
-        let (mut layers, mut names) = (Vec::new(), Vec::new());
+        let loader = || {
+            let pack = GpuPack { device: device.clone(), arithmetic };
+            Loader::new(config, weights, part, setup.format, pack)
+        };
+        let embedding = loader().embedding()?;
+        let output = loader().output()?;
         let mut windows = config.windows.clone();
         windows.sort_unstable();
         windows.dedup();
-        let mut is_exact = embedding.matrix.layout() != Layout::Brains;
-        for index in 0..config.layers {
-            let layer = loader.layer(index)?;
-            is_exact &= layer.matrices().all(|own| own.matrix.layout() != Layout::Brains);
-            names.push(layer.formats());
-            layers.push(GpuLayer::new(layer, &windows, &device)?);
+        let loaded = in_parallel(config.layers, part.of, &|index| {
+            let layer = loader().layer(index)?;
+            let is_exact = layer.matrices().all(|own| own.matrix.layout() != Layout::Brains);
+            let formats = layer.formats();
+            Ok((GpuLayer::new(layer, &windows, &device)?, is_exact, formats))
+        })?;
+        let is_exact = embedding.matrix.layout() != Layout::Brains
+            && loaded.iter().all(|(_, is_exact, _)| *is_exact);
+        let (mut layers, mut names) = (Vec::new(), Vec::new());
+        for (layer, _, formats) in loaded {
+            layers.push(layer);
+            names.push(formats);
         }
         let kv_heads = part.kv_heads(config).len();
         let heads = Heads { queries: config.heads / part.of, keys: kv_heads, dim: config.head_dim };

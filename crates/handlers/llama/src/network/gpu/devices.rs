@@ -42,7 +42,8 @@ impl GpuDevices {
         Ok(Self { devices, arithmetic })
     }
 
-    /// Opens the GPUs with these numbers, one for each rank.
+    /// Opens the GPUs with these numbers, one for each rank. Each rank has a stream of its own, also
+    /// where several have the same GPU: they wait for each other.
     ///
     /// # Errors
     ///
@@ -52,15 +53,21 @@ impl GpuDevices {
         numbers: &[usize],
         arithmetic: Arithmetic,
     ) -> Result<Self, LoadError> {
-        let open = |number: &usize| -> Result<Arc<dyn Device>, LoadError> {
-            let device = nsbridge_gpu::cuda::Cuda::new(*number).map_err(|error| {
-                LoadError::Worker(format!(
-                    "the option device names GPU {number}, which cannot be used: {error}"
-                ))
-            })?;
-            Ok(Arc::new(device))
+        let refused = |number: &usize, error| {
+            LoadError::Worker(format!(
+                "the option device names GPU {number}, which cannot be used: {error}"
+            ))
         };
-        Self::new(numbers.iter().map(open).collect::<Result<_, _>>()?, arithmetic)
+        let open = |number: &usize| {
+            nsbridge_gpu::cuda::Cuda::new(*number).map_err(|error| refused(number, error))
+        };
+        let gpus = numbers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        for (number, own) in numbers.iter().zip(&gpus) {
+            for other in &gpus {
+                own.share_with(other).map_err(|error| refused(number, error))?;
+            }
+        }
+        Self::new(gpus.into_iter().map(|gpu| Arc::new(gpu) as _).collect(), arithmetic)
     }
 
     /// Emulates a GPU for each rank.

@@ -1,6 +1,8 @@
 //! Packs a checkpoint's tensors into matrices on a GPU.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 use nsbridge_gpu::device::{Buffer, Device};
 use nsbridge_gpu::matrix::{Layout, Matrix, Shape, TILE};
@@ -159,6 +161,51 @@ impl GpuLayer {
             down: partial(layer.down)?,
         })
     }
+}
+
+/// Number of threads of a rank that read and convert layers: one does not read as fast as a disk or a
+/// store delivers.
+const LOADERS: usize = 8;
+
+/// Loads the layers of one of `ranks` ranks on several threads, and returns them in order.
+pub(super) fn in_parallel<T: Send>(
+    layers: usize,
+    ranks: usize,
+    load: &(impl Fn(usize) -> Result<T, LoadError> + Sync),
+) -> Result<Vec<T>, LoadError> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = (cores / ranks).clamp(1, LOADERS).min(layers.max(1));
+    let next = AtomicUsize::new(0);
+    let failed = AtomicBool::new(false);
+    let run = || {
+        let mut own = Vec::new();
+        while !failed.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= layers {
+                break;
+            }
+            let layer = load(index).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            own.push((index, layer));
+        }
+        Ok::<_, LoadError>(own)
+    };
+    let loaded = thread::scope(|scope| {
+        let spawn = |_| {
+            let thread = thread::Builder::new().name("loader".to_owned());
+            thread.spawn_scoped(scope, run)
+        };
+        // The caller is one of the threads. Without more threads, it loads all layers.
+        let others: Vec<_> = (1..threads).map_while(|index| spawn(index).ok()).collect();
+        let own = run();
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<_, _>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        let others: Vec<_> = others.into_iter().map(join).collect();
+        [own].into_iter().chain(others).collect::<Result<Vec<_>, _>>()
+    })?;
+    let mut loaded: Vec<_> = loaded.into_iter().flatten().collect();
+    loaded.sort_unstable_by_key(|(index, _)| *index);
+    Ok(loaded.into_iter().map(|(_, layer)| layer).collect())
 }
 
 /// Returns the error of a device while a model is loaded.
