@@ -242,6 +242,7 @@ pub(crate) fn bytes_of<T: Plain>(numbers: &[T]) -> &[u8] {
 }
 
 /// Returns the error for a kernel that a device does not have.
+#[cfg(any(feature = "cuda", feature = "emulator"))]
 pub(crate) fn no_kernel(name: &str) -> Error {
     Error::new(format!("there is no kernel {name}"))
 }

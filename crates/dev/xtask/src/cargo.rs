@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 /// Features that require CUDA's compiler.
-const FOR_GPUS: [&str; 3] = ["cuda", "flash-attn", "nccl"];
+const FOR_GPUS: [&str; 2] = ["cuda", "nccl"];
 
 /// Source tree and environment of cargo commands.
 #[derive(Clone, Debug, Default)]
@@ -193,7 +193,7 @@ mod tests {
     fn features_are_all_but_those_for_gpus() {
         let all = Cargo::here().features(&[]).unwrap();
         assert!(all.contains("nsbridge-queue/amqp,") && all.contains("nsbridge-testkit/system"));
-        assert!(!all.contains("cuda") && !all.contains("nccl") && !all.contains("flash"), "{all}");
+        assert!(!all.contains("cuda") && !all.contains("nccl"), "{all}");
         let some = Cargo::here().features(&["nsbridge-queue", "xtask"]).unwrap();
         assert_eq!(some, "nsbridge-queue/amqp,nsbridge-queue/default,nsbridge-queue/testing");
     }

@@ -75,8 +75,8 @@ fn clippy_for_gpus(cargo: &Cargo) -> Result<Command> {
     let target = cargo.target_dir().join("lint-for-gpus");
     let toolkit = Toolkit::stand_in(&target.join("toolkit"))?;
     let cargo = cargo.clone().with("CARGO_TARGET_DIR", target);
-    let mut clippy = toolkit.cargo(cargo, cuda::CAPABILITY)?.command(&["clippy", "--all-targets"]);
-    let llama = ["cuda", "nccl", "flash-attn"].map(|feature| format!("nsbridge-llama/{feature}"));
+    let mut clippy = toolkit.cargo(cargo, cuda::CAPABILITY).command(&["clippy", "--all-targets"]);
+    let llama = ["cuda", "nccl"].map(|feature| format!("nsbridge-llama/{feature}"));
     let features = [&llama.join(","), "nsbridge-gpu/cuda"].join(",");
     clippy.args(["-p", "nsbridge-llama", "-p", "nsbridge-gpu", "--features", &features]);
     clippy.args(["--", "-D", "warnings"]);

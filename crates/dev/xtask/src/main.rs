@@ -101,7 +101,7 @@ enum Chore {
     ///
     /// Downloads CUDA 13.0's compiler once per machine, 1.7 GB. The binary is
     /// target/cuda/release/nsbridge, for the GPUs that CUDA_COMPUTE_CAP names, or Hopper by
-    /// default. The kernels of flash attention take three hours on two cores the first time.
+    /// default.
     /// Example: cargo xtask cuda -- clippy -p nsbridge-llama --features cuda,nccl
     Cuda {
         /// Compiles the kernels of crates/gpu, and checks their registers and instructions.

@@ -1,8 +1,7 @@
 //! CUDA's compiler, headers and libraries, without an installation of CUDA and without a GPU.
 //!
 //! They come from Python wheels. The rest of an installation is created here: the names that a
-//! linker looks for, a driver library to link with, and CUTLASS where candle-flash-attn looks for
-//! it.
+//! linker looks for, and a driver library to link with.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -15,10 +14,6 @@ use anyhow::{Context, Result, ensure};
 
 use super::{find_or_install, python};
 use crate::cargo::{Cargo, has, root, run};
-
-/// Commit of CUTLASS that candle-flash-attn requires. The wheel in the requirements has its
-/// headers.
-const CUTLASS: &str = "7d49e6c7e2f8896c47f586706e67e1fb215529dc";
 
 /// Script that stands in for nvcc and creates empty output files.
 const STAND_IN: &str = r#"#!/bin/sh
@@ -51,14 +46,12 @@ impl Toolkit {
     /// Returns an error if Python is missing, pip could not install a package, or there is no C
     /// compiler.
     pub(crate) fn ready(cargo: &Cargo) -> Result<Self> {
-        needs("git", "git: candle-flash-attn's build asks it for CUTLASS's version")?;
         needs("cc", "a C compiler, gcc or clang")?;
         let requirements = root().join("crates/dev/xtask/src/machine/cuda/requirements.txt");
         let python = python::environment("cuda", &requirements, |folder| {
             let packages = ["python3", "python3-venv"];
             let base = find_or_install(python::VENV, "Python with venv", &packages)?;
             python::create(&base, folder, &[])?;
-            // CUTLASS's wheel depends on half of SciPy for its generator, hence `--no-deps`.
             python::install(folder, &["--no-deps".as_ref(), "-r".as_ref(), requirements.as_ref()])?;
             complete(&site_packages(folder)?.join("nvidia"))
         })?;
@@ -68,7 +61,6 @@ impl Toolkit {
         // These steps run each time: they depend on the versions of crates, which the environment
         // does not record.
         link_driver(cargo, &cuda)?;
-        place_cutlass(environment, &packages)?;
         Ok(Self { environment: environment.to_owned(), cuda })
     }
 
@@ -77,17 +69,11 @@ impl Toolkit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the folder cannot be written or git is missing.
+    /// Returns an error if the folder cannot be written.
     pub(crate) fn stand_in(folder: &Path) -> Result<Self> {
         let cuda = folder.join("cuda");
         let compiler = cuda.join("bin/nvcc");
         if !fs::read_to_string(&compiler).is_ok_and(|there| there == STAND_IN) {
-            needs("git", "git: candle-flash-attn's build asks it for CUTLASS's version")?;
-            let packages = folder.join("packages");
-            for part in ["include", "tools"] {
-                make(&packages.join("cutlass_library/source").join(part))?;
-            }
-            place_cutlass(folder, &packages)?;
             make(&cuda.join("bin"))?;
             let new = compiler.with_extension("new");
             fs::write(&new, STAND_IN).with_context(|| writing(&new))?;
@@ -107,20 +93,16 @@ impl Toolkit {
     }
 
     /// Configures `cargo` to build with this toolkit for the GPUs of `capability`, such as 90.
-    pub(crate) fn cargo(&self, cargo: Cargo, capability: &str) -> Result<Cargo> {
-        // The compiled kernels are kept, since they take hours to compile.
-        let kernels = self.environment.join(format!("flash-attention-{capability}"));
-        make(&kernels)?;
+    pub(crate) fn cargo(&self, cargo: Cargo, capability: &str) -> Cargo {
         let homes = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_TOOLKIT_ROOT_DIR"];
         let cargo = homes.into_iter().fold(cargo, |cargo, name| cargo.with(name, &self.cuda));
-        Ok(cargo
+        cargo
             .with("PATH", before(self.cuda.join("bin"), "PATH"))
             // Programs that run from here, such as tests on a machine with a GPU, find the
             // libraries that they are linked with.
             .with("LD_LIBRARY_PATH", before(self.cuda.join("lib"), "LD_LIBRARY_PATH"))
             .with("CUDA_COMPUTE_CAP", capability)
             .with("CUDAFORGE_HOME", self.environment.join("cudaforge"))
-            .with("CANDLE_FLASH_ATTN_BUILD_DIR", kernels))
     }
 }
 
@@ -218,30 +200,6 @@ fn functions(source: &str) -> Vec<&str> {
     names.sort_unstable();
     names.dedup();
     names
-}
-
-/// Places CUTLASS's headers where candle-flash-attn's build script keeps its clone, so that it does
-/// not clone.
-fn place_cutlass(folder: &Path, packages: &Path) -> Result<()> {
-    let checkout =
-        folder.join("cudaforge/git/checkouts").join(format!("cutlass-{}", &CUTLASS[..16]));
-    if checkout.exists() {
-        fs::remove_dir_all(&checkout)
-            .with_context(|| format!("removing {}", checkout.display()))?;
-    }
-    make(&checkout)?;
-    // Path from the checkout up to the environment. It is relative, because the environment may be
-    // moved.
-    let up = "../../../..";
-    let packages = packages.strip_prefix(folder)?.display();
-    for part in ["include", "tools"] {
-        let source = format!("{up}/{packages}/cutlass_library/source/{part}");
-        link(&source, &checkout.join(part))?;
-    }
-    let mut git = Command::new("git");
-    git.args(["init", "--quiet"]).arg(&checkout);
-    ensure!(run(git)?, "git init failed; it says why above");
-    fs::write(checkout.join(".git/HEAD"), CUTLASS).context("writing CUTLASS's version")
 }
 
 #[cfg(test)]

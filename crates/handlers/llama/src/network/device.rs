@@ -43,8 +43,7 @@ pub(super) struct DeviceShard {
     sin: Tensor,
     eps: f32,
     heads: Heads,
-    /// Keys and values of each layer, `[blocks * PAGE, kv_heads, head_dim]`: the page layout of
-    /// `candle-flash-attn`.
+    /// Keys and values of each layer, `[blocks * PAGE, kv_heads, head_dim]`.
     pages: Vec<[Tensor; 2]>,
     /// Dtype of keys and values.
     kv: DType,
@@ -128,8 +127,7 @@ impl DeviceShard {
                 all.slice_set(&block, 0, *to as usize * PAGE)?;
             }
         }
-        let place = (self.kv, &self.device);
-        let places = Places::new(step, self.heads, &self.windows, place)?;
+        let places = Places::new(step, self.heads, &self.windows, &self.device)?;
         let cos = self.cos.index_select(&places.positions, 0)?;
         let sin = self.sin.index_select(&places.positions, 0)?;
         // This copy must come before the ranks wait for each other: a copy to a device may wait for

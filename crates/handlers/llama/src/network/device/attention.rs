@@ -1,8 +1,5 @@
 //! Attention over the paged KV cache, for all rows of a step.
 
-#[cfg(any(feature = "flash-attn", test))]
-mod flash;
-
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -20,8 +17,6 @@ pub(super) struct Places {
     /// Slot of each row's keys and values, repeated for each number: `[rows, key heads, dim]`.
     slots: Tensor,
     chunks: Vec<Chunk>,
-    #[cfg(feature = "flash-attn")]
-    pages: Option<flash::Pages>,
 }
 
 /// Rows of one sequence.
@@ -34,20 +29,13 @@ struct Chunk {
 }
 
 impl Places {
-    /// Prepares a step on `heads`. `windows` are the windows of the layers, and `kv` is the dtype
-    /// of keys and values.
+    /// Prepares a step on `heads`. `windows` are the windows of the layers.
     pub(super) fn new(
         step: &Step,
         heads: Heads,
         windows: &[Option<usize>],
-        (kv, device): (DType, &Device),
+        device: &Device,
     ) -> Result<Self> {
-        #[cfg(feature = "flash-attn")]
-        let pages = flash::Pages::if_possible(step, heads, (kv, device))?;
-        #[cfg(feature = "flash-attn")]
-        let by_pages = pages.is_some();
-        #[cfg(not(feature = "flash-attn"))]
-        let (by_pages, _) = (false, kv);
         let slot = |table: &[u32], position: usize| {
             table[position / PAGE] * PAGE as u32 + (position % PAGE) as u32
         };
@@ -56,9 +44,6 @@ impl Places {
             let end = first + rows.len();
             positions.extend((first..end).map(|position| position as u32));
             slots.extend((first..end).map(|position| slot(table, position)));
-            if by_pages {
-                continue;
-            }
             let mut hidden = HashMap::new();
             for window in windows {
                 if !hidden.contains_key(window)
@@ -76,8 +61,6 @@ impl Places {
             positions: Tensor::new(positions, device)?,
             slots: slots.broadcast_as(shape)?.contiguous()?,
             chunks,
-            #[cfg(feature = "flash-attn")]
-            pages,
         })
     }
 
@@ -97,10 +80,6 @@ impl Places {
         (keys, values): (&Tensor, &Tensor),
         window: Option<usize>,
     ) -> Result<Tensor> {
-        #[cfg(feature = "flash-attn")]
-        if let Some(pages) = &self.pages {
-            return pages.attend(queries, (keys, values), window);
-        }
         let (_, heads, dim) = queries.dims3()?;
         let key_heads = keys.dim(1)?;
         let scale = 1.0 / (dim as f64).sqrt();
