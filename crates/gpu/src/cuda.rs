@@ -18,7 +18,7 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 use parking_lot::Mutex;
 
-use crate::device::{Device, Graph, Launch, no_kernel};
+use crate::device::{Device, Graph, Launch};
 use crate::error::{Error, Result};
 use module::Module;
 use staging::{Downloads, Uploads};
@@ -181,7 +181,7 @@ impl Device for Cuda {
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         let Launch { kernel: name, blocks: [x, y], threads, args } = *launch;
-        let kernel = self.module.kernels.get(name).ok_or_else(|| no_kernel(name))?;
+        let kernel = self.module.kernels.get(name).ok_or_else(|| Error::no_kernel(name))?;
         if kernel.args != args.len() {
             let (takes, given) = (kernel.args, args.len());
             return Err(Error::new(format!("the kernel {name} takes {takes} bytes, not {given}")));

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Device that runs the kernels: a GPU or the emulator.
 ///
@@ -239,10 +239,4 @@ unsafe impl Plain for f32 {}
 pub(crate) fn bytes_of<T: Plain>(numbers: &[T]) -> &[u8] {
     // SAFETY: the type has no padding, and the slice is that long.
     unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers)) }
-}
-
-/// Returns the error for a kernel that a device does not have.
-#[cfg(any(feature = "cuda", feature = "emulator"))]
-pub(crate) fn no_kernel(name: &str) -> Error {
-    Error::new(format!("there is no kernel {name}"))
 }

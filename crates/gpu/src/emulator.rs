@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-use crate::device::{Device, Graph, Launch, no_kernel};
+use crate::device::{Device, Graph, Launch};
 use crate::error::{Error, Result};
 
 unsafe extern "C" {
@@ -115,12 +115,12 @@ impl Shared {
         if let Some(kernel) = self.kernels.lock().get(name) {
             return Ok(*kernel);
         }
-        let text = CString::new(name).map_err(|_| no_kernel(name))?;
+        let text = CString::new(name).map_err(|_| Error::no_kernel(name))?;
         let (mut args, mut threads) = (0, 0);
         // SAFETY: the text ends in a zero, and both numbers can be written.
         let entry = unsafe { nsbridge_gpu_kernel(text.as_ptr(), &raw mut args, &raw mut threads) };
         if entry.is_null() {
-            return Err(no_kernel(name));
+            return Err(Error::no_kernel(name));
         }
         let kernel = Kernel { entry, args, threads };
         self.kernels.lock().insert(name, kernel);

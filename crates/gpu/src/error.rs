@@ -10,6 +10,12 @@ impl Error {
     pub fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
+
+    /// Returns the error for a kernel that a device does not have.
+    #[cfg(any(feature = "cuda", feature = "emulator"))]
+    pub(crate) fn no_kernel(name: &str) -> Self {
+        Self(format!("there is no kernel {name}"))
+    }
 }
 
 /// Result of an operation on a device.
