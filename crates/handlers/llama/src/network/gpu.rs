@@ -135,7 +135,7 @@ impl GpuShard {
         let rows: Vec<_> = (0..context).map(|position| rope.at(position)).collect();
         let cos: Vec<f32> = rows.iter().flat_map(|(cos, _)| *cos).copied().collect();
         let sin: Vec<f32> = rows.iter().flat_map(|(_, sin)| *sin).copied().collect();
-        let there = |numbers: &[f32]| Buffer::of(&device, numbers).map_err(failed);
+        let there = |numbers: &[f32]| Buffer::of(&device, numbers).map_err(|error| failed(&error));
         let output_there = (!setup.hidden).then(|| output.as_ref().unwrap_or(&embedding));
         let widths = Widths::new(&layers, output_there, config.hidden_size, heads);
         let kv = setup.kv;
@@ -147,10 +147,11 @@ impl GpuShard {
             tokens: part.tokens(config.vocab_size),
             norm: there(&norm(weights, "model.norm.weight", config.hidden_size)?)?,
             angles: [there(&cos)?, there(&sin)?],
-            cache: cache.map_err(failed)?,
-            attention: buffers::attention(&device, heads).map_err(failed)?,
-            buffers: Buffers::new(&device, &widths, 0).map_err(failed)?,
-            ends: Ends::new(&device, &widths, Places::default(), 0).map_err(failed)?,
+            cache: cache.map_err(|error| failed(&error))?,
+            attention: buffers::attention(&device, heads).map_err(|error| failed(&error))?,
+            buffers: Buffers::new(&device, &widths, 0).map_err(|error| failed(&error))?,
+            ends: Ends::new(&device, &widths, Places::default(), 0)
+                .map_err(|error| failed(&error))?,
             hidden: setup.hidden,
             eps: config.rms_norm_eps,
             graphs: Graphs::default(),
