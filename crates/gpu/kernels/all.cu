@@ -2,3 +2,4 @@
 #include "matrix.cu"
 #include "attention.cu"
 #include "pack.cu"
+#include "sample.cu"

@@ -9,12 +9,13 @@
 //! | [`matrix`] | weights in tiles, packed from a file's rows, and their products with activations |
 //! | [`rows`] | activations, and the RMS norm of the residual stream |
 //! | [`attention`] | keys and values in pages, and attention over them |
+//! | [`sample`] | sampling of tokens, and the likeliest tokens of a row |
 //! | `emulator` | device that runs the kernels on the CPU, with the feature `emulator` |
 //!
 //! # Equal bits
 //!
 //! All kernels but the products of [`Layout::Brains`](matrix::Layout::Brains) have the bits of the
-//! CPU's (`nsbridge-kernels`): sums take their terms in the same order, and integer products are
+//! CPU's (`nsbridge-kernels`, and `nsbridge-llama` for sampling): sums take their terms in the same order, and integer products are
 //! exact. The number of rows, of ranks, and of blocks of threads does not change a bit.
 
 pub mod attention;
@@ -25,5 +26,6 @@ pub mod emulator;
 mod error;
 pub mod matrix;
 pub mod rows;
+pub mod sample;
 
 pub use error::{Error, Result};
