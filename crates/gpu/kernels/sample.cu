@@ -232,7 +232,8 @@ KERNEL(sample_draw, SampleArgs, 256) {
         uint32_t end = chunk_end(a);
         for (uint32_t token = BLOCK_X * CHUNK + THREAD; token < end; token += THREADS) {
             float logit = logits.at(token);
-            if (logit >= ANY && rank_of(logit, token) <= last) {
+            // What is no number may pass this, but its score is never better.
+            if (rank_of(logit, token) <= last) {
                 consider(logit, token);
             }
         }

@@ -148,8 +148,8 @@ struct List {
     // Number of ranks that were put, which may be more than there is room for.
     uint32_t count;
 
+    // Empties the list, which is new or sorted.
     DEVICE void clear() {
-        barrier();
         if (THREAD == 0) {
             count = 0;
         }

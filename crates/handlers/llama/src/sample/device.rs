@@ -71,9 +71,8 @@ fn mask(wanted: Wanted<'_>, vocab: usize) -> Option<Vec<u32>> {
     if allowed.is_none() && banned.peek().is_none() {
         return None;
     }
-    let mut mask = allowed.map_or_else(|| vec![u32::MAX; vocab.div_ceil(WORD)], |allowed| {
-        allowed.words().to_vec()
-    });
+    let mut mask = allowed
+        .map_or_else(|| vec![u32::MAX; vocab.div_ceil(WORD)], |allowed| allowed.words().to_vec());
     for token in banned {
         if let Some(word) = mask.get_mut(token as usize / WORD) {
             *word &= !(1 << (token as usize % WORD));

@@ -8,8 +8,11 @@ use nsbridge_gpu::emulator::Emulator;
 use nsbridge_gpu::sample::{Batch, Choice, Likeliest, Sampler, noise as noise_on};
 use proptest::prelude::{Just, any, prop, prop_oneof, proptest};
 
+use super::super::adjust::adjusted;
 use super::super::device::{Wanted, describe, logprobs_of, token};
 use super::super::noise::{Noise, gumbel, mix};
+use super::super::row::Row;
+use super::super::weight::Weights;
 use super::naive::{logits, samplings, words};
 use super::processors;
 use super::{Allowed, History, Sampling, Scratch, sample};
@@ -27,7 +30,8 @@ fn device(order: u32) -> Arc<dyn Device> {
 /// Numbers that are approximately normal.
 fn normal(seed: u64, len: usize, width: f32) -> Vec<f32> {
     let stream = Noise::new(seed, &[]).at(0);
-    let sum = |bits: u64| bits.to_le_bytes().iter().map(|&byte| f32::from(byte) - 127.5).sum::<f32>();
+    let sum =
+        |bits: u64| bits.to_le_bytes().iter().map(|&byte| f32::from(byte) - 127.5).sum::<f32>();
     (0..len as u32).map(|token| sum(stream.bits(token)) / 209.0 * width).collect()
 }
 
@@ -84,7 +88,8 @@ fn the_noise_has_the_bits_of_the_cpu() {
     let edges = [0, 1, u64::MAX, u64::MAX - 1, u64::MAX << 12, 1 << 63, u64::MAX << 1, 0xfff];
     let shifted = (0..64).flat_map(|zeros| [u64::MAX << zeros, u64::MAX >> zeros, 1 << zeros]);
     // Near 1/e and the square root of 2, where the logarithm is 1 or changes its branch.
-    let near = [-1f64, -0.5, -std::f64::consts::LN_2].map(|x| (libm::exp(x) * 2f64.powi(52)) as u64);
+    let near =
+        [-1f64, -0.5, -std::f64::consts::LN_2].map(|x| (libm::exp(x) * 2f64.powi(52)) as u64);
     let near = near.into_iter().flat_map(|bits| (bits - 2000..bits + 2000).map(|bits| bits << 12));
     let numbers: Vec<u64> =
         edges.into_iter().chain(shifted).chain(near).chain((0..2_000_000).map(mix)).collect();
@@ -151,6 +156,11 @@ proptest! {
         for (found, (row, top)) in found.iter().zip(wanted) {
             let (row, top) = (if row == 0 { &logits } else { &other }, top as usize);
             let logit = row[chosen as usize];
+            let mut room = Vec::new();
+            if let Some(row) = Row::new(row, &mut room) {
+                let total = Weights::new(row.max(), 1.0).total(&row);
+                assert_eq!((found.max, found.total.to_bits()), (row.max(), total.to_bits()));
+            }
             let ours = logprobs_of(found, (chosen, logit), top, &mut scratch, || Err(()));
             // As text, so that what is no number equals itself.
             assert_eq!(
@@ -158,6 +168,84 @@ proptest! {
                 format!("{:?}", logprobs(row, chosen, top, &mut scratch)),
             );
         }
+    }
+}
+
+proptest! {
+    /// The likeliest of two tokens, one of which has the logit that the other's changes make: of
+    /// equals the first is chosen, so that a difference of one bit shows in one of both orders.
+    #[test]
+    fn changed_logits_have_the_bits_of_the_cpu(
+        logit in -30.0f32..30.0,
+        bias in prop::option::of(-9.0f32..9.0),
+        (in_prompt, in_reply) in (any::<bool>(), 0usize..5),
+        repetition_penalty in prop_oneof![Just(1.0f32), 0.5f32..2.0],
+        frequency_penalty in prop_oneof![Just(0.0f32), -2.0f32..2.0],
+        presence_penalty in prop_oneof![Just(0.0f32), -2.0f32..2.0],
+    ) {
+        let sampling = |token| Sampling {
+            logit_bias: bias.into_iter().map(|bias| (token, bias)).collect(),
+            temperature: 0.0,
+            repetition_penalty,
+            frequency_penalty,
+            presence_penalty,
+            ..Sampling::default()
+        };
+        for token in [0, 1] {
+            let prompt = [token].repeat(usize::from(in_prompt));
+            let mut history = History::new(&prompt);
+            (0..in_reply).for_each(|_| history.push(token));
+            let (mut row, sampling) = (vec![logit; 2], [sampling(token)]);
+            let mut room = Vec::new();
+            let changed = adjusted(&row, &history, &sampling[0], None, 0, &mut room)[token as usize];
+            row[1 - token as usize] = changed;
+            assert_eq!(check(&device(0), &[row], &tokens(&history, &sampling, None, 1)), 0);
+        }
+    }
+}
+
+#[test]
+fn cuts_at_equality_are_those_of_the_cpu() {
+    let (history, plain) = (History::default(), Sampling::default);
+    // The nucleus ends with a token, with and without a step between.
+    let half = -std::f32::consts::LN_2;
+    assert_eq!(Weights::new(0.0, 1.0).of(half), 0.5);
+    for row in [vec![1.0; 4], vec![half, 0.0, half], vec![half, half, 0.0, half, half, half]] {
+        let samplings = [0.25, 0.5, 0.75].map(|top_p| Sampling { top_p, ..plain() });
+        let all = tokens(&history, &samplings, None, 40);
+        assert_eq!(check(&device(0), std::slice::from_ref(&row), &all), 0);
+        let samplings = samplings.map(|sampling| Sampling { top_k: 2, ..sampling });
+        let all = tokens(&history, &samplings, None, 40);
+        assert_eq!(check(&device(0), &[row], &all), 0);
+    }
+    // Logits around the threshold of min-p.
+    for (max, temperature, min_p) in
+        (0..30).map(|at| at as f32).map(|at| (at * 0.37 - 5.0, 0.5 + at * 0.1, 0.5 + at * 0.016))
+    {
+        let floor = f64::from(max) + f64::from(temperature) * libm::log(f64::from(min_p));
+        let near = floor as f32;
+        let row = vec![max, near.next_down(), near, near.next_up()];
+        let samplings = [Sampling { temperature, min_p, ..plain() }];
+        assert_eq!(check(&device(0), &[row], &tokens(&history, &samplings, None, 40)), 0);
+    }
+}
+
+#[test]
+fn a_nucleus_that_nearly_ends_with_a_token_is_that_of_the_cpu() {
+    let history = History::default();
+    for seed in 0..10 {
+        let row = normal(seed, 9, 1.5);
+        let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut weights: Vec<f32> =
+            row.iter().map(|logit| Weights::new(max, 1.0).of(*logit)).collect();
+        weights.sort_by(|a, b| b.total_cmp(a));
+        let sum = |weights: &[f32]| weights.iter().map(|weight| f64::from(*weight)).sum::<f64>();
+        let samplings: Vec<Sampling> = (1..8)
+            .map(|held| (sum(&weights[..held]) / sum(&weights)) as f32)
+            .map(|top_p| Sampling { top_p, ..Sampling::default() })
+            .collect();
+        let all = tokens(&history, &samplings, None, 20);
+        assert_eq!(check(&device(seed as u32), &[row], &all), 0);
     }
 }
 
@@ -184,7 +272,11 @@ fn usual() -> Vec<Sampling> {
         Sampling { top_k: 200, repetition_penalty: 1.2, ..plain() },
         Sampling { temperature: 1.5, min_p: 0.1, presence_penalty: 0.5, ..plain() },
         Sampling { temperature: 0.0, repetition_penalty: 1.1, frequency_penalty: 0.2, ..plain() },
-        Sampling { banned: [3, 40, 900].into_iter().collect(), logit_bias: vec![(5, 4.0)], ..plain() },
+        Sampling {
+            banned: [3, 40, 900].into_iter().collect(),
+            logit_bias: vec![(5, 4.0)],
+            ..plain()
+        },
     ]
 }
 
@@ -201,6 +293,17 @@ fn vocabularies_of_every_size_have_the_same_tokens() {
         all.extend(tokens(&history, &samplings, Some(Allowed::new(&mask)), 1));
         all.iter_mut().step_by(3).for_each(|(row, _)| *row = 1);
         assert_eq!(check(&device(order), &rows, &all), 0);
+    }
+}
+
+#[test]
+fn the_likeliest_tokens_are_no_more_than_asked_for() {
+    // All of them are chosen about as often.
+    let plain = Sampling { temperature: 30.0, ..Sampling::default() };
+    let samplings = [1, 5, 40, 100, 256].map(|top_k| Sampling { top_k, ..plain.clone() });
+    let (rows, history) = ([normal(4, 6000, 3.0)], History::default());
+    for order in ORDERS {
+        assert_eq!(check(&device(order), &rows, &tokens(&history, &samplings, None, 20)), 0);
     }
 }
 
