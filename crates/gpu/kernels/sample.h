@@ -113,7 +113,8 @@ struct Adjusted {
     }
 };
 
-// Returns the least of the threads' ranks to all threads. `room` has a number for each warp.
+// Returns the least of the threads' ranks to all threads. `room` has a number for each warp, and is used
+// once.
 DEVICE uint64_t least_of_block(uint64_t rank, uint64_t *room) {
     for (int mask = 1; mask < WARP; mask *= 2) {
         uint64_t other = from_lane_xor(rank, mask);
@@ -126,7 +127,6 @@ DEVICE uint64_t least_of_block(uint64_t rank, uint64_t *room) {
     for (uint32_t i = 0; i < THREADS / WARP; i++) {
         rank = room[i] < rank ? room[i] : rank;
     }
-    barrier();
     return rank;
 }
 

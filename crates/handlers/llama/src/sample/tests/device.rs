@@ -50,6 +50,8 @@ fn check(device: &Arc<dyn Device>, rows: &[Vec<f32>], all: &[(u32, Wanted<'_>)])
     let mut batch = Batch::new(vocab);
     let described: Vec<bool> =
         all.iter().map(|(row, wanted)| describe(*wanted, *row, &mut batch)).collect();
+    // What a batch leaves in the buffers does not change the next one.
+    sampler.sample((&logits, stride), &batch).unwrap();
     sampler.sample((&logits, stride), &batch).unwrap();
     let mut choices = sampler.choices(batch.len()).unwrap().into_iter();
     let mut elsewhere = 0;
@@ -240,10 +242,13 @@ fn a_nucleus_that_nearly_ends_with_a_token_is_that_of_the_cpu() {
             row.iter().map(|logit| Weights::new(max, 1.0).of(*logit)).collect();
         weights.sort_by(|a, b| b.total_cmp(a));
         let sum = |weights: &[f32]| weights.iter().map(|weight| f64::from(*weight)).sum::<f64>();
-        let samplings: Vec<Sampling> = (1..8)
-            .map(|held| (sum(&weights[..held]) / sum(&weights)) as f32)
-            .map(|top_p| Sampling { top_p, ..Sampling::default() })
-            .collect();
+        // Of all tokens, and of the eight likeliest.
+        let of = |top_k: u32| {
+            let all = sum(&weights[..top_k as usize]);
+            let held = (1..8).map(|held| (sum(&weights[..held]) / all) as f32);
+            held.map(|top_p| Sampling { top_k, top_p, ..Sampling::default() }).collect::<Vec<_>>()
+        };
+        let samplings = [of(8), of(9)].concat();
         let all = tokens(&history, &samplings, None, 20);
         assert_eq!(check(&device(seed as u32), &[row], &all), 0);
     }
@@ -294,6 +299,27 @@ fn vocabularies_of_every_size_have_the_same_tokens() {
         all.iter_mut().step_by(3).for_each(|(row, _)| *row = 1);
         assert_eq!(check(&device(order), &rows, &all), 0);
     }
+}
+
+#[test]
+fn every_token_can_be_chosen() {
+    let (history, plain) = (History::default(), Sampling::default);
+    let samplings = [
+        plain(),
+        Sampling { temperature: 0.0, ..plain() },
+        Sampling { top_k: 1, ..plain() },
+        Sampling { top_p: 0.5, ..plain() },
+    ];
+    let peak = |token: usize| {
+        let mut row = vec![0.0; 8200];
+        row[token] = 30.0;
+        row
+    };
+    // The edges of chunks.
+    let rows = [0, 31, 32, 4095, 4096, 8191, 8192, 8199].map(peak);
+    let of = |row| tokens(&history, &samplings, None, 1).into_iter().map(move |(_, of)| (row, of));
+    let all: Vec<(u32, Wanted<'_>)> = (0..8).flat_map(of).collect();
+    assert_eq!(check(&device(0), &rows, &all), 0);
 }
 
 #[test]
