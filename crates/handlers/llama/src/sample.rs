@@ -27,6 +27,7 @@
 mod adjust;
 mod allowed;
 mod cut;
+pub(crate) mod device;
 mod draw;
 mod history;
 mod logprobs;
