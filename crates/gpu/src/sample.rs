@@ -232,6 +232,11 @@ impl Sampler {
         })
     }
 
+    /// Returns the number of tokens that there is room for.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
     /// Enqueues the sampling of a batch. Rows of logits are `stride` numbers apart.
     ///
     /// # Errors

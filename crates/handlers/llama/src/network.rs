@@ -16,11 +16,13 @@ mod ranks;
 mod shard;
 mod step;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::{Error, Result};
 
 use crate::capacity::parameters;
+use crate::sample::{Draws, Holder, LogitsRow};
 use crate::kv::{BlockTable, KvCacheManager, KvFormat};
 use crate::{Config, Format, LoadError, Tier, Weights};
 use nsbridge_kernels::attention::PAGE;
@@ -30,6 +32,7 @@ pub use self::backend::{Backend, CandleDevices};
 pub use self::gpu::{Arithmetic, GpuDevices};
 
 use self::plan::Step;
+use self::rank::Rank;
 use self::ranks::Ranks;
 pub use self::ranks::Watch;
 use self::step::WIDEST_HEAD;
@@ -98,6 +101,8 @@ pub struct Model {
     width: usize,
     arithmetic: String,
     patience: Duration,
+    /// True if a device can sample.
+    samples: bool,
 }
 
 /// Tokens of one sequence in a step.
@@ -125,6 +130,34 @@ impl<'a> Logits<'a> {
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &'a [f32]> + use<'a> {
         let width = self.width;
         self.data.chunks_exact(self.stride).map(move |row| &row[..width])
+    }
+}
+
+/// Requested rows of a step, in the order of the chunks.
+pub(crate) struct Results<'a> {
+    step: Arc<Step>,
+    rank: &'a dyn Rank,
+    width: usize,
+}
+
+impl<'a> Results<'a> {
+    /// Returns the rows.
+    pub(crate) fn rows(&'a self) -> impl Iterator<Item = LogitsRow<'a>> {
+        let chosen = self.rank.chosen();
+        let rows = chosen.is_none().then(|| self.rank.logits(&self.step));
+        (0..self.step.wanted.len()).map(move |at| match (&rows, chosen) {
+            (Some(rows), _) => LogitsRow::Here(&rows.numbers[at * rows.stride..][..self.width]),
+            (None, Some(chosen)) => LogitsRow::There { holder: self, row: at as u32, chosen },
+            (None, None) => LogitsRow::Here(&[]),
+        })
+    }
+}
+
+impl Holder for Results<'_> {
+    fn copy(&self, row: u32) -> Vec<f32> {
+        let mut numbers = self.rank.copy(row);
+        numbers.truncate(self.width);
+        numbers
     }
 }
 
@@ -162,7 +195,9 @@ impl Model {
         let arithmetic = ranks.arithmetic();
         let (vocab_size, patience) = (config.vocab_size, setup.patience);
         let width = if setup.hidden { config.hidden_size } else { vocab_size };
-        let mut model = Self { ranks, cache, context, vocab_size, width, arithmetic, patience };
+        let samples = matches!(setup.device, Backend::Gpu(_));
+        let mut model =
+            Self { ranks, cache, context, vocab_size, width, arithmetic, patience, samples };
         if matches!(setup.device, Backend::Cpu) && parameters(config) >= OUT_OF_CACHES {
             model.find_prefetch_distance();
         }
@@ -248,6 +283,34 @@ impl Model {
             chunk.table.grow(chunk.tokens.len());
         }
         Ok(Logits { data: data.numbers, stride: data.stride, width: self.width })
+    }
+
+    /// Runs the tokens of the chunks. Of the requested logits, the device samples these tokens, if it
+    /// [can](Self::draws).
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`forward`](Self::forward).
+    pub(crate) fn forward_drawn(
+        &mut self,
+        chunks: &mut [Chunk<'_>],
+        draws: Option<Draws>,
+    ) -> Result<Results<'_>> {
+        for chunk in &*chunks {
+            self.check(chunk)?;
+        }
+        let step = Step { draws, ..Step::new(chunks, self.cache.take_copies()) };
+        let (step, rank) =
+            self.ranks.run_drawn(step).map_err(|lost| Error::fatal(lost.to_string()))?;
+        for chunk in chunks {
+            chunk.table.grow(chunk.tokens.len());
+        }
+        Ok(Results { step, rank, width: self.width })
+    }
+
+    /// Returns a list for the tokens that a device samples, or `None` if the CPU samples.
+    pub(crate) fn draws(&self) -> Option<Draws> {
+        (self.samples && self.width == self.vocab_size).then(|| Draws::new(self.vocab_size))
     }
 
     /// Checks a chunk before a step.

@@ -33,6 +33,7 @@ mod history;
 mod logprobs;
 mod noise;
 mod row;
+mod rows;
 mod tokens;
 mod weight;
 
@@ -41,6 +42,8 @@ pub use history::History;
 pub(crate) use logprobs::rank_of;
 pub use logprobs::{Logprobs, logprobs};
 pub use noise::Noise;
+pub(crate) use device::Wanted;
+pub(crate) use rows::{Chosen, Draws, Holder, Row as LogitsRow};
 pub use tokens::{Sequences, TokenSet};
 
 use cut::Room;

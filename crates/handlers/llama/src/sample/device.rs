@@ -4,8 +4,6 @@
 //! The raw logits are copied from the device for rows that it cannot sample: those that `describe`
 //! refuses, and those of [`Choice::Elsewhere`].
 
-#![cfg_attr(not(test), expect(dead_code, reason = "no engine samples on a device yet"))]
-
 use std::collections::HashSet;
 
 use nsbridge_gpu::sample::{Batch, Change, Choice, Draw, Likeliest};

@@ -1,0 +1,106 @@
+//! Rows of logits, in the memory of the CPU or on a device that sampled from them.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+
+use nsbridge_gpu::sample::{Batch, Choice};
+
+use super::device::{Wanted, describe, token};
+use super::{Scratch, sample};
+
+/// Tokens that a device samples within a step.
+#[derive(Debug)]
+pub(crate) struct Draws {
+    batch: Batch,
+    keys: Vec<Key>,
+}
+
+/// Row of logits, and state of the noise with which it is sampled. The same row may be sampled for
+/// several replies.
+type Key = (u32, u64);
+
+impl Draws {
+    /// Creates a list without tokens.
+    pub(crate) fn new(vocab: usize) -> Self {
+        Self { batch: Batch::new(vocab), keys: Vec::new() }
+    }
+
+    /// Adds a token to sample from a row of the step, unless only the CPU can sample it.
+    pub(crate) fn add(&mut self, wanted: Wanted<'_>, row: u32) {
+        if describe(wanted, row, &mut self.batch) {
+            self.keys.push(key(wanted, row));
+        }
+    }
+
+    pub(crate) fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// Returns what the device chose, in the order of the list.
+    pub(crate) fn chosen(&self, choices: &[Choice]) -> Chosen {
+        Chosen(self.keys.iter().copied().zip(choices.iter().copied()).collect())
+    }
+}
+
+fn key(Wanted { noise, index, .. }: Wanted<'_>, row: u32) -> Key {
+    (row, noise.at(index).state())
+}
+
+/// Outcomes of sampling on a device.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen(HashMap<Key, Choice>);
+
+/// Holder of rows of logits on a device.
+pub(crate) trait Holder {
+    /// Copies a row. A row that cannot be copied has no numbers.
+    fn copy(&self, row: u32) -> Vec<f32>;
+}
+
+/// Row of logits.
+#[derive(Clone, Copy)]
+pub(crate) enum Row<'a> {
+    /// Numbers in the memory of the CPU.
+    Here(&'a [f32]),
+    /// Row of a device.
+    There {
+        /// Holder of the row.
+        holder: &'a dyn Holder,
+        /// Its number.
+        row: u32,
+        /// Tokens that were sampled from all rows.
+        chosen: &'a Chosen,
+    },
+}
+
+impl fmt::Debug for Row<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Row").finish_non_exhaustive()
+    }
+}
+
+impl<'a> Row<'a> {
+    /// Samples a token, as [`sample`] does from the numbers.
+    pub(crate) fn sample(&self, wanted: Wanted<'_>, scratch: &mut Scratch) -> Option<u32> {
+        let Wanted { history, sampling, allowed, noise, index } = wanted;
+        match self {
+            Self::Here(logits) => {
+                sample(logits, history, sampling, allowed, noise, index, scratch)
+            }
+            Self::There { holder, row, chosen } => {
+                let choice = chosen.0.get(&key(wanted, *row)).copied();
+                let copy = || Ok::<_, std::convert::Infallible>(holder.copy(*row));
+                let Ok(token) = token(choice.unwrap_or(Choice::Elsewhere), wanted, scratch, copy);
+                token
+            }
+        }
+    }
+
+    /// Returns the numbers, copied if the row is on a device.
+    pub(crate) fn numbers(&self) -> Cow<'a, [f32]> {
+        match self {
+            Self::Here(numbers) => Cow::Borrowed(numbers),
+            Self::There { holder, row, .. } => Cow::Owned(holder.copy(*row)),
+        }
+    }
+}
