@@ -11,7 +11,7 @@ use crate::grammar::{Grammar, Lookahead};
 use crate::request::Asked;
 use crate::tokenizer::{ChatTokenizer, no_room, no_row};
 use crate::sample::{Draws, LogitsRow, Wanted};
-use crate::{History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs};
+use crate::{History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet};
 
 /// Reply with its prompt and its draft.
 pub(crate) struct Reply {
@@ -190,7 +190,7 @@ impl Reply {
     /// Adds the next token of the draft to those that a device samples, from this row.
     pub(crate) fn describe_draft(&mut self, row: u32, draws: &mut Draws) {
         if let Some(wanted) = self.wanted_of_draft() {
-            draws.add(wanted, row);
+            draws.add(wanted, row, None);
         }
     }
 
@@ -237,7 +237,7 @@ impl Reply {
             is_open &= allowed.is_some();
             if let Some(allowed) = allowed.filter(|_| is_open) {
                 let wanted = Wanted { history, sampling, allowed, noise: *noise, index: made + at };
-                draws.add(wanted, first + at as u32);
+                draws.add(wanted, first + at as u32, asked.logprobs);
             }
             if let Some(token) = draft.get(at) {
                 history.push(*token);
@@ -328,8 +328,11 @@ impl Reply {
         scratch: &mut Scratch,
     ) -> Result<(TextPiece, Option<FinishReason>)> {
         let token = self.choose(row, scratch)?;
+        let told = self.logprobs(row, token, scratch);
         let (mut piece, ended) = self.take(token)?;
-        self.tell_logprobs(row, &mut piece, scratch);
+        if let Some(told) = told {
+            write_logprobs(told, &mut piece, self.asked.token_texts.then_some(&*self.words));
+        }
         Ok((piece, ended))
     }
 
@@ -359,11 +362,18 @@ impl Reply {
         Ok(grammar.allowed(&self.asked.sampling.ends)?.has(token))
     }
 
-    /// Adds the requested log-probabilities to the piece.
-    fn tell_logprobs(&self, row: LogitsRow<'_>, piece: &mut TextPiece, scratch: &mut Scratch) {
-        let Some(top) = self.asked.logprobs else { return };
-        let Some(told) = logprobs(&row.numbers(), piece.token, top, scratch) else { return };
-        write_logprobs(told, piece, self.asked.token_texts.then_some(&*self.words));
+    /// Returns the requested log-probabilities of the next token, if there are any.
+    fn logprobs(
+        &self,
+        row: LogitsRow<'_>,
+        token: u32,
+        scratch: &mut Scratch,
+    ) -> Option<Logprobs> {
+        let (top, index) = (self.asked.logprobs?, self.made());
+        let Self { asked, history, noise, .. } = self;
+        let sampling = &asked.sampling;
+        let wanted = Wanted { history, sampling, allowed: None, noise: *noise, index };
+        row.logprobs((token, wanted), top, scratch)
     }
 
     /// Appends a token. Returns its piece, and the finish reason if it is the last one.

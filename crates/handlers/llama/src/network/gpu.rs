@@ -450,7 +450,9 @@ impl GpuShard {
             return Ok(Chosen::default());
         };
         sampler.sample((&self.out, row), batch)?;
-        Ok(draws.chosen(&sampler.choices(batch.len())?))
+        let choices = sampler.choices(batch.len())?;
+        let found = sampler.likeliest((&self.out, row), draws.tops())?;
+        Ok(draws.chosen(&choices, found))
     }
 
     /// Returns the distance of the rows of results.
