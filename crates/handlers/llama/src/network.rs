@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use nsbridge_handler::{Error, Result};
 
 use crate::capacity::parameters;
-use crate::sample::{Draws, Holder, LogitsRow};
 use crate::kv::{BlockTable, KvCacheManager, KvFormat};
+use crate::sample::{Draws, Holder, LogitsRow};
 use crate::{Config, Format, LoadError, Tier, Weights};
 use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
@@ -339,10 +339,17 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use nsbridge_gpu::emulator::Emulator;
     use nsbridge_kernels::prefetch::distance;
 
-    use super::{Chunk, DISTANCES, Model, Setup};
-    use crate::{BlockTable, Config, Format, Weights};
+    use super::{Backend, Chunk, DISTANCES, GpuDevices, Model, Setup};
+    use crate::sample::Wanted;
+    use crate::{
+        Arithmetic, BlockTable, Config, Format, History, Noise, Sampling, Scratch, Weights,
+        logprobs, sample,
+    };
 
     #[test]
     fn finding_out_how_far_ahead_to_ask_changes_nothing() {
@@ -364,5 +371,36 @@ mod tests {
         model.find_prefetch_distance();
         assert!(DISTANCES.contains(&distance()));
         assert_eq!(said(&mut model), before);
+    }
+
+    #[test]
+    fn a_gpu_samples_where_the_logits_are() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/models/tale-1m");
+        let files = nsbridge_handler::Model::in_dir(dir);
+        let (config, weights) = (Config::read(&files).unwrap(), Weights::read(&files).unwrap());
+        let emulator = Arc::new(Emulator::new());
+        let devices = GpuDevices::new(vec![emulator.clone()], Arithmetic::Exact).unwrap();
+        let setup = Setup { device: Backend::Gpu(devices), blocks: 2, ..Setup::default() };
+        let mut model = Model::new(&config, 32, &weights, &setup).unwrap();
+        let mut table = BlockTable::default();
+        assert!(model.cache().reserve(&mut table, 2));
+        let (history, sampling) = (History::new(&[5, 7]), Sampling::default());
+        let noise = Noise::new(3, &[5, 7]);
+        let wanted =
+            Wanted { history: &history, sampling: &sampling, allowed: None, noise, index: 0 };
+        let mut draws = model.draws().unwrap();
+        draws.add(wanted, 0, Some(3));
+        let before = emulator.downloaded();
+        let chunk = Chunk { table: &mut table, tokens: &[5, 7], logits: 1 };
+        let results = model.forward_drawn(&mut [chunk], Some(draws)).unwrap();
+        let row = results.rows().next().unwrap();
+        let mut scratch = Scratch::default();
+        let token = row.sample(wanted, &mut scratch).unwrap();
+        let told = row.logprobs((token, wanted), 3, &mut scratch).unwrap();
+        let left = emulator.downloaded() - before;
+        assert!(left < 200, "{left} bytes left the device");
+        let logits = row.numbers();
+        assert_eq!(sample(&logits, &history, &sampling, None, noise, 0, &mut scratch), Some(token));
+        assert_eq!(logprobs(&logits, token, 3, &mut scratch), Some(told));
     }
 }

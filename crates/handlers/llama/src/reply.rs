@@ -9,8 +9,8 @@ use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 use crate::detokenize::TextStream;
 use crate::grammar::{Grammar, Lookahead};
 use crate::request::Asked;
-use crate::tokenizer::{ChatTokenizer, no_room, no_row};
 use crate::sample::{Draws, LogitsRow, Wanted};
+use crate::tokenizer::{ChatTokenizer, no_room, no_row};
 use crate::{History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet};
 
 /// Reply with its prompt and its draft.
@@ -363,12 +363,7 @@ impl Reply {
     }
 
     /// Returns the requested log-probabilities of the next token, if there are any.
-    fn logprobs(
-        &self,
-        row: LogitsRow<'_>,
-        token: u32,
-        scratch: &mut Scratch,
-    ) -> Option<Logprobs> {
+    fn logprobs(&self, row: LogitsRow<'_>, token: u32, scratch: &mut Scratch) -> Option<Logprobs> {
         let (top, index) = (self.asked.logprobs?, self.made());
         let Self { asked, history, noise, .. } = self;
         let sampling = &asked.sampling;

@@ -38,11 +38,11 @@ mod tokens;
 mod weight;
 
 pub use allowed::Allowed;
+pub(crate) use device::Wanted;
 pub use history::History;
 pub(crate) use logprobs::rank_of;
 pub use logprobs::{Logprobs, logprobs};
 pub use noise::Noise;
-pub(crate) use device::Wanted;
 pub(crate) use rows::{Chosen, Draws, Holder, Row as LogitsRow};
 pub use tokens::{Sequences, TokenSet};
 

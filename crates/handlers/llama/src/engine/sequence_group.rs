@@ -20,9 +20,9 @@ use super::prompt_rows::PromptRows;
 use super::sequence::Sequence;
 use crate::grammar::Grammar;
 use crate::reply::{Addition, Reply};
+use crate::sample::{Draws, LogitsRow};
 use crate::schedule::Work;
 use crate::speculation::{Tally, Undrafted};
-use crate::sample::{Draws, LogitsRow};
 use crate::{Chunk, KvCacheManager, Scratch};
 
 /// Maximum number of pieces that a sequence may be ahead of its turn before it waits for the

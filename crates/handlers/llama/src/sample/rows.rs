@@ -103,9 +103,7 @@ impl<'a> Row<'a> {
     pub(crate) fn sample(&self, wanted: Wanted<'_>, scratch: &mut Scratch) -> Option<u32> {
         let Wanted { history, sampling, allowed, noise, index } = wanted;
         match self {
-            Self::Here(logits) => {
-                sample(logits, history, sampling, allowed, noise, index, scratch)
-            }
+            Self::Here(logits) => sample(logits, history, sampling, allowed, noise, index, scratch),
             Self::There { holder, row, chosen } => {
                 let choice = chosen.choices.get(&key(wanted, *row)).copied();
                 let copy = || Ok::<_, std::convert::Infallible>(holder.copy(*row));
