@@ -105,7 +105,7 @@ impl Cuda {
         let place = (&raw mut access.location).cast::<i32>();
         // SAFETY: in all versions, a location begins with its type and the number of the device.
         unsafe {
-            place.write(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE.0.cast_signed());
+            place.write(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as i32);
             place.add(1).write(other.cu_device());
         }
         let pool = pool(own).map_err(failed)?;
