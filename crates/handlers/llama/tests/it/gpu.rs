@@ -36,13 +36,15 @@ fn assert_bits(right: &[f32], found: &[f32], what: &str) {
 
 #[test]
 fn every_family_has_the_bits_of_the_cpu_on_any_number_of_ranks() {
-    for (family, more) in families() {
+    // Each number of ranks with two families and both formats.
+    let several = [2, 4, 8].into_iter().cycle();
+    for ((family, more), several) in families().into_iter().zip(several) {
         let dir = drawn(&shape(family, &more));
         for format in [None, Some(Format::Q8_0)] {
             let setup = Setup { format, ..cpu() };
             let right = logits(&mut network::open(dir.path(), &setup));
-            for (ranks, order) in [(1, 0), (2, 1), (4, 2), (8, 3)] {
-                let device = emulators(ranks, order, Arithmetic::Exact);
+            for ranks in [1, several] {
+                let device = emulators(ranks, ranks as u32 - 1, Arithmetic::Exact);
                 let setup = Setup { ranks, device, ..setup.clone() };
                 let found = logits(&mut network::open(dir.path(), &setup));
                 assert_bits(&right, &found, &format!("{family} {more} {format:?} {ranks} ranks"));
@@ -137,6 +139,24 @@ fn a_layer_takes_no_more_than_twelve_launches() {
     };
     let (one, three) = (launches(1), launches(3));
     assert!(three - one <= 2 * 12, "{one} launches with one layer, {three} with three");
+}
+
+#[test]
+fn recorded_launches_use_the_buffers_of_their_step() {
+    let dir = drawn(&shape("Llama", &json!({ "max_position_embeddings": 400 })));
+    let of = |setup: &Setup| {
+        let mut model = network::open(dir.path(), setup);
+        let tokens: Vec<u32> = (0..300).map(|at| (at * 7 + 3) % 70).collect();
+        let mut all = Vec::new();
+        // Small steps are recorded; a larger one takes larger buffers, and small ones follow again.
+        for (chunk, until) in [(1, 4), (130, 130), (1, 4), (200, 300), (1, 4)] {
+            all.extend(network::logits(&mut model, &tokens[..until], chunk).concat());
+        }
+        all
+    };
+    let setup = Setup { blocks: 16, ..Setup::default() };
+    let device = emulators(1, 0, Arithmetic::Exact);
+    assert_bits(&of(&setup), &of(&Setup { device, ..setup.clone() }), "steps of all sizes");
 }
 
 #[test]
