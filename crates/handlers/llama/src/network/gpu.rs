@@ -32,7 +32,7 @@ use super::rank::{Rank, Rows};
 use crate::sample::{Chosen, Draws};
 use crate::{Config, KvFormat, LoadError, RopeTable, Weights};
 
-/// What a rank shows to the others at a rendezvous.
+/// State that a rank shows to the others at a rendezvous.
 #[derive(Debug, Default)]
 pub(in crate::network) struct Shown {
     sums: Option<Arc<Sums>>,

@@ -85,7 +85,7 @@ pub(crate) enum Row<'a> {
     There {
         /// Holder of the row.
         holder: &'a dyn Holder,
-        /// Its number.
+        /// Number of the row.
         row: u32,
         /// Tokens that were sampled from all rows.
         chosen: &'a Chosen,

@@ -11,7 +11,7 @@ use nsbridge_gpu::device::{Device, Graph};
 /// Numbers of rows for which launches are recorded. A step runs the launches of the next larger one.
 const BUCKETS: [usize; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// What the launches of a step depend on besides its plan.
+/// Shape of a step, on which its launches depend besides its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Launches {
     /// Largest number of rows.
