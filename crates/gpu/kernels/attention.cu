@@ -84,6 +84,7 @@ template <typename E, int Q> DEVICE void attend_item(const AttendArgs &a, const 
         if (seen) {
             uint64_t page = table[position / PAGE];
             const E *key = keys + (page * heads + head) * dim * PAGE + position % PAGE;
+#pragma unroll 8
             for (uint32_t k = 0; k < dim; k++) {
                 float x = widened(key[k * PAGE]);
 #pragma unroll
@@ -137,6 +138,7 @@ template <typename E, int Q> DEVICE void attend_item(const AttendArgs &a, const 
         for (uint32_t i = THREAD; i < dim * (Q / TOGETHER); i += THREADS) {
             uint32_t d = i % dim, from = i / dim * TOGETHER;
             float mix[TOGETHER] = {};
+#pragma unroll 4
             for (uint32_t position = begin; position <= end; position++) {
                 uint64_t page = table[position / PAGE];
                 const E *value = values + ((page * heads + head) * PAGE + position % PAGE) * dim;

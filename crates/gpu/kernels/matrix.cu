@@ -25,6 +25,10 @@ template <typename T> DEVICE const T *own_row(const ProductArgs &a, uint32_t fir
     return static_cast<const T *>(a.x) + uint64_t(first + lane() / 4) * a.x_stride;
 }
 
+// Blocks whose weights a warp loads before it multiplies the first of them: memory answers late, and is
+// busy only while many loads wait.
+template <int N> constexpr int AHEAD = N < 4 ? 4 : N < 8 ? 2 : 1;
+
 struct OfQ8 : Fragment {
     template <int N>
     DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
@@ -35,21 +39,36 @@ struct OfQ8 : Fragment {
         auto x = own_row<int8_t>(a, first) + lane() % 4 * 4;
         uint32_t eight_rows = 8 * a.x_stride;
         uint64_t first_column = first + place(0).column;
-        for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
-            uint64_t at = tile * blocks + block;
-            Four w = load_four(values + at * Q8_BYTES + lane() * 16);
-            const float *scales = a.scales + first_column * blocks + block;
-            float d[2] = {half_float(load(heads + at * TILE + lane() / 4)),
-                          half_float(load(heads + at * TILE + lane() / 4 + 8))};
+        uint32_t end = (segment + 1) * share;
+        for (uint32_t begin = segment * share; begin < end; begin += AHEAD<N>) {
+            Four w[AHEAD<N>];
+            uint16_t d[AHEAD<N>][2];
 #pragma unroll
-            for (int n = 0; n < N; n++) {
-                auto own = x + block * 32 + n * eight_rows;
-                uint32_t b[2] = {load_word(own), load_word(own + 16)};
-                int32_t c[4] = {0, 0, 0, 0};
-                mma_s8(c, w.x, b);
-                for (int i = 0; i < 4; i++) {
-                    float both = d[i / 2] * load(scales + (n * 8 + i % 2) * blocks);
-                    sums[n][i] = fused(whole(c[i]), both, sums[n][i]);
+            for (uint32_t j = 0; j < AHEAD<N>; j++) {
+                if (begin + j < end) {
+                    uint64_t at = tile * blocks + begin + j;
+                    w[j] = load_four(values + at * Q8_BYTES + lane() * 16);
+                    d[j][0] = load(heads + at * TILE + lane() / 4);
+                    d[j][1] = load(heads + at * TILE + lane() / 4 + 8);
+                }
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < AHEAD<N>; j++) {
+                uint32_t block = begin + j;
+                if (block >= end) {
+                    continue;
+                }
+                const float *scales = a.scales + first_column * blocks + block;
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    auto own = x + block * 32 + n * eight_rows;
+                    uint32_t b[2] = {load_word(own), load_word(own + 16)};
+                    int32_t c[4] = {0, 0, 0, 0};
+                    mma_s8(c, w[j].x, b);
+                    for (int i = 0; i < 4; i++) {
+                        float scale = load(scales + (n * 8 + i % 2) * blocks);
+                        sums[n][i] = fused(whole(c[i]), half_float(d[j][i / 2]) * scale, sums[n][i]);
+                    }
                 }
             }
         }
@@ -179,13 +198,26 @@ struct OfBrains : Fragment {
         auto values = static_cast<const unsigned char *>(a.weights.values);
         auto x = own_row<uint16_t>(a, first) + lane() % 4 * 2;
         uint32_t eight_rows = 8 * a.x_stride;
-        for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
-            Four w = load_four(values + (tile * blocks + block) * BRAIN_BYTES + lane() * 16);
+        uint32_t end = (segment + 1) * share;
+        for (uint32_t begin = segment * share; begin < end; begin += AHEAD<N>) {
+            Four w[AHEAD<N>];
 #pragma unroll
-            for (int n = 0; n < N; n++) {
-                auto own = x + block * 16 + n * eight_rows;
-                uint32_t b[2] = {load_word(own), load_word(own + 8)};
-                mma_bf16(sums[n], w.x, b);
+            for (uint32_t j = 0; j < AHEAD<N>; j++) {
+                if (begin + j < end) {
+                    w[j] = load_four(values + (tile * blocks + begin + j) * BRAIN_BYTES + lane() * 16);
+                }
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < AHEAD<N>; j++) {
+                if (begin + j >= end) {
+                    continue;
+                }
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    auto own = x + (begin + j) * 16 + n * eight_rows;
+                    uint32_t b[2] = {load_word(own), load_word(own + 8)};
+                    mma_bf16(sums[n], w[j].x, b);
+                }
             }
         }
     }
@@ -200,24 +232,34 @@ template <typename T, bool BRAIN> struct OfFloats {
     DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
                            float (&sums)[N][4]) {
         constexpr uint32_t MANY = TOGETHER<T>;
+        // With eight columns in each, more would not fit in the registers.
+        constexpr uint32_t LOADED = sizeof(T) < 4 && N < 4 ? 2 : AHEAD<N>;
         uint32_t groups = (a.weights.columns + MANY - 1) / MANY;
         uint32_t share = a.weights.columns / a.segments;
         uint32_t begin = segment * share, end = begin + share;
         auto values = static_cast<const unsigned char *>(a.weights.values);
         auto x = static_cast<const float *>(a.x);
-        for (uint32_t group = begin / MANY; group * MANY < end; group++) {
-            Four four = load_four(values + ((tile * groups + group) * TILE + lane() % 16) * 16);
+        uint32_t last = (end + MANY - 1) / MANY;
+        for (uint32_t from = begin / MANY; from < last; from += LOADED) {
+            Four four[LOADED];
 #pragma unroll
-            for (uint32_t k = 0; k < MANY; k++) {
-                uint32_t column = group * MANY + k;
+            for (uint32_t j = 0; j < LOADED; j++) {
+                if (from + j < last) {
+                    uint64_t at = (tile * groups + from + j) * TILE + lane() % 16;
+                    four[j] = load_four(values + at * 16);
+                }
+            }
+#pragma unroll
+            for (uint32_t k = 0; k < LOADED * MANY; k++) {
+                uint32_t column = from * MANY + k, j = k / MANY, own = k % MANY;
                 if (column < begin || column >= end) {
                     continue;
                 }
                 float w;
                 if (sizeof(T) == 4) {
-                    w = bits_float(four.x[k % 4]);
+                    w = bits_float(four[j].x[own % 4]);
                 } else {
-                    uint32_t bits = four.x[k / 2 % 4] >> k % 2 * 16 & 0xffff;
+                    uint32_t bits = four[j].x[own / 2 % 4] >> own % 2 * 16 & 0xffff;
                     w = BRAIN ? brain_float(bits) : half_float(bits);
                 }
 #pragma unroll

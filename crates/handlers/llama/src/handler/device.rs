@@ -14,8 +14,8 @@ const PLACES: [usize; 2] = [8, 64];
 /// more rows is no faster per row.
 const STEP_TOKENS: [usize; 2] = [256, 2048];
 
-/// Part of a GPU's free memory that a model may use. The rest is for the buffers of steps.
-const USED: f64 = 0.9;
+/// Bytes of a GPU's free memory that are left for the buffers of steps, at most a tenth of it.
+const LEFT: u64 = 3 << 30;
 
 /// Device that the options select.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub(super) fn narrowed(device: &Backend, tensors: &[TensorInfo]) -> Option<Forma
 pub(super) fn blocks(setup: &Setup, memory: &Memory, draft: u64, one: usize) -> usize {
     let Backend::Gpu(on) = &setup.device else { return setup.blocks };
     let Some(free) = on.free() else { return setup.blocks };
-    let room = (free as f64 * USED) as u64;
+    let room = free - LEFT.min(free / 10);
     let room = room.saturating_sub(memory.weights).saturating_sub(draft);
     let fit = room / memory.position.max(1) / PAGE as u64;
     usize::try_from(fit).unwrap_or(usize::MAX).clamp(one.min(setup.blocks), setup.blocks)

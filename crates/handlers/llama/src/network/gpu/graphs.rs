@@ -11,6 +11,9 @@ use nsbridge_gpu::device::{Device, Graph};
 /// Numbers of rows for which launches are recorded. A step runs the launches of the next larger one.
 const BUCKETS: [usize; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
+/// Largest number of shapes whose launches are kept: each takes some megabytes.
+const KEPT: usize = 64;
+
 /// Shape of a step, on which its launches depend besides its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Launches {
@@ -54,6 +57,9 @@ impl Graphs {
         let graph = match self.graphs.get_mut(&launches) {
             // The first time.
             None => {
+                if self.graphs.len() >= KEPT {
+                    self.graphs.clear();
+                }
                 self.graphs.insert(launches, None);
                 return record();
             }

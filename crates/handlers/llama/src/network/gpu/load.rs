@@ -87,6 +87,12 @@ impl GpuPack {
     /// Returns the layout of a matrix, and its number of segments on this rank.
     fn layout(&self, packing: &Packing) -> Result<(Layout, usize), LoadError> {
         let Packing { format, columns, all_columns, ranks, .. } = *packing;
+        let unit = format.unit();
+        if format.block_in_file().0 > 1 && !columns.is_multiple_of(unit) {
+            let field = format!("the number of columns of a matrix in {format}");
+            let supported = format!("a multiple of {unit}");
+            return Err(LoadError::unsupported(field, columns.to_string(), supported));
+        }
         let layout = match (format.in_memory(), self.arithmetic) {
             (Format::Q8_0, _) => Layout::Q8_0,
             (Format::Q4K, _) => Layout::Q4K,
