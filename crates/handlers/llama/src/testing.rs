@@ -1,14 +1,36 @@
-//! Readers of a model's text files, for tests with arbitrary bytes; and files in formats that
-//! `nsbridge model quantize` does not write, for tests and benchmarks.
+//! Readers of a model's text files, for tests with arbitrary bytes; files in formats that `nsbridge
+//! model quantize` does not write; and the means of benchmarks.
 
 use std::time::UNIX_EPOCH;
 
 use nsbridge_handler::{Model, Result, TextInput};
 
-use crate::LoadError;
 use crate::tokenizer::ChatTokenizer;
+use crate::{Backend, BlockTable, KvCacheManager, LoadError, weights};
 
 pub use crate::quantize::nearest::write_in;
+
+/// Reserves blocks for `tokens` more tokens, and marks the tokens as computed. Their keys and values
+/// are whatever the cache has there. Returns false if there are not enough blocks.
+pub fn assume(cache: &mut KvCacheManager, table: &mut BlockTable, tokens: usize) -> bool {
+    let there = cache.reserve(table, tokens);
+    if there {
+        table.grow(tokens);
+    }
+    there
+}
+
+/// Selects whether the launches of a step on GPUs are recorded, and enqueued as one.
+pub fn record_launches(backend: &Backend, recorded: bool) {
+    if let Backend::Gpu(on) = backend {
+        on.set_recorded(recorded);
+    }
+}
+
+/// Returns the name in GGUF files of a tensor named as in transformers.
+pub fn gguf_name(tensor: &str) -> Option<String> {
+    weights::gguf_name(tensor)
+}
 
 /// A model's tokenizer with its chat template.
 #[derive(Debug)]

@@ -40,6 +40,7 @@ pub(in crate::network) struct Shown {
 
 /// Part of a model that one rank holds on its GPU.
 pub(super) struct GpuShard {
+    on: GpuDevices,
     device: Arc<dyn Device>,
     embedding: GpuMatrix,
     tokens: Tokens,
@@ -159,6 +160,7 @@ impl GpuShard {
             number: 0,
             words: Vec::new(),
             logits: Vec::new(),
+            on: on.clone(),
             device,
             embedding,
             layers,
@@ -189,7 +191,8 @@ impl GpuShard {
         let GpuPlan { rows, wanted, rows_at_once, .. } = plan;
         let launches = Launches { rows, wanted, rows_at_once };
         let mut graphs = std::mem::take(&mut self.graphs);
-        let done = match launches.bucket().filter(|own| own.rows <= self.buffers.rows) {
+        let bucket = launches.bucket().filter(|own| own.rows <= self.buffers.rows);
+        let done = match bucket.filter(|_| self.on.records_launches()) {
             Some(launches) => graphs.run(launches, &self.device, &mut || self.launch(launches)),
             None => self.launch(launches),
         };
