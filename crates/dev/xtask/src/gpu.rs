@@ -146,3 +146,26 @@ fn try_here(folder: &Path) -> Result<()> {
     ensure!(cargo::run(script)?, "a stage failed; its log is named above");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{FILES, MODELS, files, size};
+    use crate::cargo::root;
+
+    #[test]
+    fn all_that_is_packed_exists() {
+        for file in FILES {
+            assert!(root().join(file).is_file(), "{file}");
+        }
+        for model in MODELS {
+            assert!(root().join("examples/models").join(model).join("config.json").is_file());
+        }
+    }
+
+    #[test]
+    fn the_size_of_a_folder_is_that_of_its_files() {
+        let folder = root().join("crates/dev/xtask/src/gpu");
+        let each = files(&folder).unwrap().into_iter().map(|file| file.metadata().unwrap().len());
+        assert_eq!(size(&folder).unwrap(), each.sum::<u64>());
+    }
+}

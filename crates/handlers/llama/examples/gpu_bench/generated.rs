@@ -96,10 +96,8 @@ fn safetensors(config: &Config) -> Result<File> {
     for (name, shape) in tensors(config) {
         let start = end;
         end += 2 * shape.iter().product::<usize>() as u64;
-        header.insert(
-            name,
-            json!({ "dtype": "BF16", "shape": shape, "data_offsets": [start, end] }),
-        );
+        header
+            .insert(name, json!({ "dtype": "BF16", "shape": shape, "data_offsets": [start, end] }));
         placed.push((start..end, Dtype::BF16));
     }
     let mut header = Value::Object(header).to_string().into_bytes();
@@ -145,7 +143,8 @@ fn gguf(config: &Config, dtype: Dtype) -> Result<File> {
 /// Moves the ranges of tensors behind the head of their file.
 fn after(head: &[u8], tensors: Vec<(Range<u64>, Dtype)>) -> Vec<(Range<u64>, Dtype)> {
     let first = head.len() as u64;
-    let moved = |(range, dtype): (Range<u64>, Dtype)| (first + range.start..first + range.end, dtype);
+    let moved =
+        |(range, dtype): (Range<u64>, Dtype)| (first + range.start..first + range.end, dtype);
     tensors.into_iter().map(moved).collect()
 }
 

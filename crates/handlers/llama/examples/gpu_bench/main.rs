@@ -94,7 +94,9 @@ struct Options {
 
 impl Options {
     fn read(arguments: &[&str]) -> Option<Self> {
-        let numbers = |text: &str| text.split(',').map(|own| own.parse().ok()).collect();
+        let numbers = |text: &str| {
+            text.split(',').map(|own| own.parse().ok()).collect::<Option<Vec<usize>>>()
+        };
         let case = |text: &str| {
             let (sequences, tokens) = text.split_once('x')?;
             Some((sequences.parse().ok()?, tokens.parse().ok()?))
@@ -209,8 +211,8 @@ impl Bench {
     ) -> Result<()> {
         let mut tables: Vec<_> = (0..sequences).map(|_| BlockTable::default()).collect();
         let cache = self.model.cache();
-        let mut fits = |table| assume(cache, table, context + each);
-        if !tables.iter_mut().all(&mut fits) {
+        let fits = |table: &mut BlockTable| assume(cache, table, context + each);
+        if !tables.iter_mut().all(fits) {
             tables.into_iter().for_each(|table| self.model.cache().release(table));
             self.print(json!({
                 "kind": "skipped", "sequences": sequences, "context": context,
@@ -233,8 +235,9 @@ impl Bench {
                 self.model.cache().truncate(table, context);
                 self.model.cache().reserve(table, each);
             }
-            let chunk = |table| Chunk { table, tokens: &tokens, logits: each };
-            let mut chunks: Vec<_> = tables.iter_mut().map(chunk).collect();
+            let chunks = tables.iter_mut();
+            let chunks = chunks.map(|table| Chunk { table, tokens: &tokens, logits: each });
+            let mut chunks: Vec<_> = chunks.collect();
             let begun = Instant::now();
             self.model.forward(&mut chunks)?;
             if step >= WARM_UP {
