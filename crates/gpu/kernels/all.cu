@@ -3,3 +3,4 @@
 #include "attention.cu"
 #include "pack.cu"
 #include "ranks.cu"
+#include "sample.cu"

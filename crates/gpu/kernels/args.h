@@ -205,3 +205,96 @@ struct CopyArgs {
     uint32_t to;
     uint32_t reserved;
 };
+
+// Tokens of a row that a block of threads samples from.
+constexpr uint32_t CHUNK = 4096;
+// Steps of a unit of the temperature, and number of steps down to where weights are zero.
+constexpr float FINENESS = 64.0f;
+constexpr uint32_t STEPS = 46 * 64 + 1;
+
+// Change of a token's logit.
+struct Change {
+    uint32_t token;
+    float bias;
+    // Occurrences in the reply, or `UNPENALIZED` if no penalty applies.
+    uint32_t count;
+};
+constexpr uint32_t UNPENALIZED = ~0u;
+
+// Token to sample. `mask` and `marks` are offsets of words of a bit for each token, or `NOWHERE`.
+struct SampleRow {
+    uint64_t noise;
+    // Distance of the least logit that min-p keeps from the largest, negative infinity for none.
+    double min_p;
+    float temperature;
+    float per_temperature;
+    float top_p;
+    uint32_t top_k;
+    float repetition;
+    float frequency;
+    float presence;
+    // Index of the row of logits.
+    uint32_t row;
+    // Tokens that may be chosen.
+    uint32_t mask;
+    // Tokens of `changes`, and those of the prompt to which the repetition penalty applies.
+    uint32_t marks;
+    // Changes in the order of their tokens, one for each.
+    uint32_t first_change;
+    uint32_t changes;
+};
+constexpr uint32_t NOWHERE = ~0u;
+
+// Sampled token, and its logit before all changes.
+struct Choice {
+    uint32_t token;
+    float logit;
+};
+// Instead of a token: none may be chosen, or the CPU must sample the row.
+constexpr uint32_t NO_TOKEN = ~0u;
+constexpr uint32_t NOT_HERE = ~0u - 1;
+
+struct SampleArgs {
+    const float *logits;
+    const SampleRow *rows;
+    const uint32_t *words;
+    const Change *changes;
+    // Of each row and chunk: the first rank, the best score, and its token.
+    uint64_t *ranks;
+    double *scores;
+    uint32_t *tokens;
+    // Of each row: the mass of each step, and the last rank that top-k and top-p keep.
+    double *masses;
+    uint64_t *lasts;
+    Choice *choices;
+    uint32_t vocab;
+    uint32_t stride;
+    uint32_t chunks;
+    uint32_t count;
+};
+
+// Row of logits, and how many of its likeliest tokens are wanted.
+struct LikeliestRow {
+    uint32_t row;
+    uint32_t top;
+};
+
+struct LikeliestArgs {
+    const float *logits;
+    const LikeliestRow *rows;
+    // Of each row: the largest logit, and the sum of weights relative to it.
+    float *maxima;
+    double *totals;
+    // Likeliest tokens, `most` of each row.
+    Choice *top;
+    uint32_t vocab;
+    uint32_t stride;
+    uint32_t most;
+    uint32_t reserved;
+};
+
+// Random bits, which are replaced by the bits of their noise.
+struct NoiseArgs {
+    uint64_t *numbers;
+    uint64_t count;
+};

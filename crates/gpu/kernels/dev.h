@@ -36,6 +36,15 @@ DEVICE float root(float x) { return __fsqrt_rn(x); }
 DEVICE float bits_float(uint32_t x) { return __uint_as_float(x); }
 DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 DEVICE float whole(int32_t x) { return __int2float_rn(x); }
+DEVICE double bits_double(uint64_t x) { return __longlong_as_double(int64_t(x)); }
+DEVICE uint64_t double_bits(double x) { return uint64_t(__double_as_longlong(x)); }
+// Number of zeros before the first one: 64 if there is none.
+DEVICE int leading_zeros(uint64_t x) { return __clzll(int64_t(x)); }
+
+// Adds to memory that other threads add to. The order of the additions is not defined.
+DEVICE void add_atomically(double *to, double x) { atomicAdd(to, x); }
+// The same for an integer; returns what was there before.
+DEVICE uint32_t add_atomically(uint32_t *to, uint32_t x) { return atomicAdd(to, x); }
 
 DEVICE uint32_t load_acquire(const uint32_t *at) {
     uint32_t x;

@@ -107,6 +107,25 @@ inline float whole(int32_t x) { return float(x); }
 inline int32_t pair_product(uint32_t a, uint32_t b, int32_t c) {
     return c + int16_t(a) * int8_t(b) + int16_t(a >> 16) * int8_t(b >> 8);
 }
+inline double bits_double(uint64_t x) {
+    double y;
+    memcpy(&y, &x, 8);
+    return y;
+}
+inline uint64_t double_bits(double x) {
+    uint64_t y;
+    memcpy(&y, &x, 8);
+    return y;
+}
+inline int leading_zeros(uint64_t x) { return x == 0 ? 64 : __builtin_clzll(x); }
+
+// No other fiber runs between the load and the store.
+inline void add_atomically(double *to, double x) { *to += x; }
+inline uint32_t add_atomically(uint32_t *to, uint32_t x) {
+    uint32_t before = *to;
+    *to += x;
+    return before;
+}
 
 inline uint32_t load_acquire(const uint32_t *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 inline void store_release(uint32_t *at, uint32_t x) { __atomic_store_n(at, x, __ATOMIC_RELEASE); }

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "structs are passed as bytes")]
 
-use crate::device::Launch;
+use crate::device::{Launch, Plain};
 
 /// Largest number of ranks of a model.
 pub(crate) const RANKS: usize = 8;
@@ -40,6 +40,9 @@ macro_rules! args {
 
             // SAFETY: the fields are those of the header, in this order, without padding.
             unsafe impl Args for $name {}
+
+            // SAFETY: as above; numbers may have any bits.
+            unsafe impl Plain for $name {}
         )*
     };
 }
@@ -178,5 +181,65 @@ args! {
         from: u32,
         to: u32,
         reserved: u32,
+    }
+    Change {
+        token: u32,
+        bias: f32,
+        count: u32,
+    }
+    SampleRow {
+        noise: u64,
+        min_p: f64,
+        temperature: f32,
+        per_temperature: f32,
+        top_p: f32,
+        top_k: u32,
+        repetition: f32,
+        frequency: f32,
+        presence: f32,
+        row: u32,
+        mask: u32,
+        marks: u32,
+        first_change: u32,
+        changes: u32,
+    }
+    Choice {
+        token: u32,
+        logit: f32,
+    }
+    SampleArgs {
+        logits: Address,
+        rows: Address,
+        words: Address,
+        changes: Address,
+        ranks: Address,
+        scores: Address,
+        tokens: Address,
+        masses: Address,
+        lasts: Address,
+        choices: Address,
+        vocab: u32,
+        stride: u32,
+        chunks: u32,
+        count: u32,
+    }
+    LikeliestRow {
+        row: u32,
+        top: u32,
+    }
+    LikeliestArgs {
+        logits: Address,
+        rows: Address,
+        maxima: Address,
+        totals: Address,
+        top: Address,
+        vocab: u32,
+        stride: u32,
+        most: u32,
+        reserved: u32,
+    }
+    NoiseArgs {
+        numbers: Address,
+        count: u64,
     }
 }

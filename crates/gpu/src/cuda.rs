@@ -105,7 +105,7 @@ impl Cuda {
         let place = (&raw mut access.location).cast::<i32>();
         // SAFETY: in all versions, a location begins with its type and the number of the device.
         unsafe {
-            place.write(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE.0.cast_signed());
+            place.write(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as i32);
             place.add(1).write(other.cu_device());
         }
         let pool = pool(own).map_err(failed)?;
@@ -270,8 +270,13 @@ fn pool(context: &CudaContext) -> Result<CUmemoryPool, DriverError> {
     unsafe { result::device::get_mem_pool(context.cu_device()) }
 }
 
-/// Sets the pool to keep all memory that is freed.
-fn keep_memory(context: &CudaContext) -> Result<(), DriverError> {
+/// Sets the device's pool to keep all memory that is freed. By default, it returns it to the driver
+/// whenever a thread waits for the device.
+///
+/// # Errors
+///
+/// Returns the driver's error.
+pub fn keep_memory(context: &CudaContext) -> Result<(), DriverError> {
     let (pool, mut all) = (pool(context)?, u64::MAX);
     let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     // SAFETY: the attribute is a number of 64 bits.

@@ -234,6 +234,8 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for u64 {}
 // SAFETY: as above.
 unsafe impl Plain for f32 {}
+// SAFETY: as above.
+unsafe impl Plain for f64 {}
 
 /// Returns the bytes of numbers.
 pub(crate) fn bytes_of<T: Plain>(numbers: &[T]) -> &[u8] {

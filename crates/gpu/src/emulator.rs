@@ -49,6 +49,9 @@ struct Shared {
     /// Order in which the threads of a block run.
     order: AtomicU32,
     launches: AtomicU64,
+    downloaded: AtomicU64,
+    /// Number of launches from which on the device fails, or 0 for never.
+    broken_from: AtomicU64,
     kernels: Mutex<HashMap<&'static str, Kernel>>,
     /// Mapped pages by their address, with their length.
     pages: Mutex<BTreeMap<usize, usize>>,
@@ -102,6 +105,16 @@ impl Emulator {
     /// Returns the number of launches so far, those of graphs included.
     pub fn launches(&self) -> u64 {
         self.shared.launches.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes that were copied from the device so far.
+    pub fn downloaded(&self) -> u64 {
+        self.shared.downloaded.load(Ordering::Relaxed)
+    }
+
+    /// Makes the device fail after so many more launches, at least one.
+    pub fn break_after(&self, launches: u64) {
+        self.shared.broken_from.store(self.launches() + launches.max(1), Ordering::Relaxed);
     }
 
     /// Returns the size of the struct that a kernel takes, if there is such a kernel.
@@ -202,6 +215,7 @@ impl Device for Emulator {
     }
 
     unsafe fn download(&self, from: u64, bytes: &mut [u8]) -> Result<()> {
+        self.shared.downloaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         // SAFETY: the caller vouches for the address.
         unsafe {
             std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len());
@@ -210,6 +224,10 @@ impl Device for Emulator {
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        let broken_from = self.shared.broken_from.load(Ordering::Relaxed);
+        if broken_from > 0 && self.shared.launches.load(Ordering::Relaxed) >= broken_from {
+            return Err(Error::new("the emulator was told to fail"));
+        }
         let launch = self.shared.captured(launch)?;
         if let Some(captured) = &mut *self.shared.captured.lock() {
             captured.push(launch);

@@ -11,13 +11,14 @@
 //! | [`ranks`] | rendezvous of the ranks of a model |
 //! | [`attention`] | keys and values in pages, and attention over them |
 //! | `cuda` | NVIDIA GPUs, with the feature `cuda` |
+//! | [`sample`] | sampling of tokens, and the likeliest tokens of a row |
 //! | `emulator` | device that runs the kernels on the CPU, with the feature `emulator` |
 //!
 //! # Equal bits
 //!
 //! All kernels but the products of [`Layout::Brains`](matrix::Layout::Brains) have the bits of the
-//! CPU's (`nsbridge-kernels`): sums take their terms in the same order, and integer products are
-//! exact. The number of rows, of ranks, and of blocks of threads does not change a bit.
+//! CPU's (`nsbridge-kernels`, and `nsbridge-llama` for sampling): sums take their terms in the same
+//! order, and integer products are exact. The number of rows, of ranks, and of blocks of threads does not change a bit.
 
 mod args;
 pub mod attention;
@@ -30,5 +31,6 @@ mod error;
 pub mod matrix;
 pub mod ranks;
 pub mod rows;
+pub mod sample;
 
 pub use error::{Error, Result};

@@ -154,7 +154,7 @@ pub struct Shape {
     pub segments: usize,
 }
 
-/// Where the products of a matrix go.
+/// Destination of the products of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub enum Destination<'a> {
     /// f32.

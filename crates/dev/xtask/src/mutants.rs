@@ -130,9 +130,12 @@ fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
             // Cargo succeeds if a filter matches no test.
             let there = fs::read_to_string(root().join(file))?.contains(&format!("fn {name}("));
             ensure!(there, "there is no test {name} in {file}");
-            build(cargo, &["test", "--package", package, "--no-run"])?;
+            // With all features, as in `cargo xtask test`: some tests need one.
+            let features = cargo.features(&[package])?;
+            let arguments = ["test", "--package", package, "--features", &features];
+            build(cargo, &[&arguments[..], &["--no-run"]].concat())?;
             let test = format!("{module}{name}");
-            let tested = cargo.command(&["test", "--package", package, &test]).status()?;
+            let tested = cargo.command(&[&arguments[..], &[&test]].concat()).status()?;
             Ok(!tested.success())
         }
     }

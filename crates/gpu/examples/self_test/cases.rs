@@ -10,7 +10,7 @@ use nsbridge_gpu::device::{Buffer, Device};
 use nsbridge_gpu::matrix::{Destination, Layout, Matrix, Shape};
 use nsbridge_gpu::rows::{Activations, Count, Form, Norm, Sums};
 
-/// What a kernel gave.
+/// Result of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
     /// Hash of the bits, which are the same on each device.

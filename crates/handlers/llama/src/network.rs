@@ -16,12 +16,14 @@ mod ranks;
 mod shard;
 mod step;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::{Error, Result};
 
 use crate::capacity::parameters;
 use crate::kv::{BlockTable, KvCacheManager, KvFormat};
+use crate::sample::{Draws, Holder, LogitsRow};
 use crate::{Config, Format, LoadError, Tier, Weights};
 use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
@@ -30,6 +32,7 @@ pub use self::backend::{Backend, CandleDevices};
 pub use self::gpu::{Arithmetic, GpuDevices};
 
 use self::plan::Step;
+use self::rank::Rank;
 use self::ranks::Ranks;
 pub use self::ranks::Watch;
 use self::step::WIDEST_HEAD;
@@ -98,6 +101,8 @@ pub struct Model {
     width: usize,
     arithmetic: String,
     patience: Duration,
+    /// True if a device can sample.
+    samples: bool,
 }
 
 /// Tokens of one sequence in a step.
@@ -125,6 +130,34 @@ impl<'a> Logits<'a> {
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &'a [f32]> + use<'a> {
         let width = self.width;
         self.data.chunks_exact(self.stride).map(move |row| &row[..width])
+    }
+}
+
+/// Requested rows of a step, in the order of the chunks.
+pub(crate) struct Results<'a> {
+    step: Arc<Step>,
+    rank: &'a dyn Rank,
+    width: usize,
+}
+
+impl<'a> Results<'a> {
+    /// Returns the rows.
+    pub(crate) fn rows(&'a self) -> impl Iterator<Item = LogitsRow<'a>> {
+        let chosen = self.rank.chosen();
+        let rows = chosen.is_none().then(|| self.rank.logits(&self.step));
+        (0..self.step.wanted.len()).map(move |at| match (&rows, chosen) {
+            (Some(rows), _) => LogitsRow::Here(&rows.numbers[at * rows.stride..][..self.width]),
+            (None, Some(chosen)) => LogitsRow::There { holder: self, row: at as u32, chosen },
+            (None, None) => LogitsRow::Here(&[]),
+        })
+    }
+}
+
+impl Holder for Results<'_> {
+    fn copy(&self, row: u32) -> Vec<f32> {
+        let mut numbers = self.rank.copy(row);
+        numbers.truncate(self.width);
+        numbers
     }
 }
 
@@ -162,7 +195,9 @@ impl Model {
         let arithmetic = ranks.arithmetic();
         let (vocab_size, patience) = (config.vocab_size, setup.patience);
         let width = if setup.hidden { config.hidden_size } else { vocab_size };
-        let mut model = Self { ranks, cache, context, vocab_size, width, arithmetic, patience };
+        let samples = matches!(setup.device, Backend::Gpu(_));
+        let mut model =
+            Self { ranks, cache, context, vocab_size, width, arithmetic, patience, samples };
         if matches!(setup.device, Backend::Cpu) && parameters(config) >= OUT_OF_CACHES {
             model.find_prefetch_distance();
         }
@@ -250,6 +285,34 @@ impl Model {
         Ok(Logits { data: data.numbers, stride: data.stride, width: self.width })
     }
 
+    /// Runs the tokens of the chunks. Of the requested logits, the device samples these tokens, if it
+    /// [can](Self::draws).
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`forward`](Self::forward).
+    pub(crate) fn forward_drawn(
+        &mut self,
+        chunks: &mut [Chunk<'_>],
+        draws: Option<Draws>,
+    ) -> Result<Results<'_>> {
+        for chunk in &*chunks {
+            self.check(chunk)?;
+        }
+        let step = Step { draws, ..Step::new(chunks, self.cache.take_copies()) };
+        let (step, rank) =
+            self.ranks.run_drawn(step).map_err(|lost| Error::fatal(lost.to_string()))?;
+        for chunk in chunks {
+            chunk.table.grow(chunk.tokens.len());
+        }
+        Ok(Results { step, rank, width: self.width })
+    }
+
+    /// Returns a list for the tokens that a device samples, or `None` if the CPU samples.
+    pub(crate) fn draws(&self) -> Option<Draws> {
+        (self.samples && self.width == self.vocab_size).then(|| Draws::new(self.vocab_size))
+    }
+
     /// Checks a chunk before a step.
     ///
     /// # Errors
@@ -276,10 +339,17 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use nsbridge_gpu::emulator::Emulator;
     use nsbridge_kernels::prefetch::distance;
 
-    use super::{Chunk, DISTANCES, Model, Setup};
-    use crate::{BlockTable, Config, Format, Weights};
+    use super::{Backend, Chunk, DISTANCES, GpuDevices, Model, Setup};
+    use crate::sample::Wanted;
+    use crate::{
+        Arithmetic, BlockTable, Config, Format, History, Noise, Sampling, Scratch, Weights,
+        logprobs, sample,
+    };
 
     #[test]
     fn finding_out_how_far_ahead_to_ask_changes_nothing() {
@@ -301,5 +371,36 @@ mod tests {
         model.find_prefetch_distance();
         assert!(DISTANCES.contains(&distance()));
         assert_eq!(said(&mut model), before);
+    }
+
+    #[test]
+    fn a_gpu_samples_where_the_logits_are() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/models/tale-1m");
+        let files = nsbridge_handler::Model::in_dir(dir);
+        let (config, weights) = (Config::read(&files).unwrap(), Weights::read(&files).unwrap());
+        let emulator = Arc::new(Emulator::new());
+        let devices = GpuDevices::new(vec![emulator.clone()], Arithmetic::Exact).unwrap();
+        let setup = Setup { device: Backend::Gpu(devices), blocks: 2, ..Setup::default() };
+        let mut model = Model::new(&config, 32, &weights, &setup).unwrap();
+        let mut table = BlockTable::default();
+        assert!(model.cache().reserve(&mut table, 2));
+        let (history, sampling) = (History::new(&[5, 7]), Sampling::default());
+        let noise = Noise::new(3, &[5, 7]);
+        let wanted =
+            Wanted { history: &history, sampling: &sampling, allowed: None, noise, index: 0 };
+        let mut draws = model.draws().unwrap();
+        draws.add(wanted, 0, Some(3));
+        let before = emulator.downloaded();
+        let chunk = Chunk { table: &mut table, tokens: &[5, 7], logits: 1 };
+        let results = model.forward_drawn(&mut [chunk], Some(draws)).unwrap();
+        let row = results.rows().next().unwrap();
+        let mut scratch = Scratch::default();
+        let token = row.sample(wanted, &mut scratch).unwrap();
+        let told = row.logprobs((token, wanted), 3, &mut scratch).unwrap();
+        let left = emulator.downloaded() - before;
+        assert!(left < 200, "{left} bytes left the device");
+        let logits = row.numbers();
+        assert_eq!(sample(&logits, &history, &sampling, None, noise, 0, &mut scratch), Some(token));
+        assert_eq!(logprobs(&logits, token, 3, &mut scratch), Some(told));
     }
 }

@@ -73,20 +73,22 @@ pub struct Options {
     /// Tensor-parallel ranks of the draft model; 1 if absent.
     #[serde(skip_serializing)]
     pub draft_model_tp_size: Option<usize>,
-    /// Maximum number of requests in a batch, of each of which a step runs a token; 8 if absent.
+    /// Maximum number of requests in a batch, of each of which a step runs a token. If
+    /// absent, 8 on a CPU and 64 on a GPU.
     #[serde(skip_serializing)]
     pub max_rolling_batch_size: Option<usize>,
     /// Maximum number of requests that wait in the worker for a place in the batch; none if absent.
     /// Fairness between tenants only applies to requests that are in the worker.
     #[serde(skip_serializing)]
     pub job_queue_size: Option<usize>,
-    /// Maximum number of tokens of a step: one of each running reply, then chunks of prompts; 256
-    /// if absent. A lower value makes the pace of replies more even while a prompt runs; a higher
+    /// Maximum number of tokens of a step: one of each running reply, then chunks of prompts. If
+    /// absent, 256 on a CPU and 2,048 on a GPU. A lower value makes the pace of replies more even while a prompt runs; a higher
     /// one makes prompts faster.
     #[serde(skip_serializing)]
     pub max_num_batched_tokens: Option<usize>,
     /// Size of the KV cache of all ranks together, in MiB. If absent, enough for
-    /// `max_rolling_batch_size` requests with one reply each at full length. With less, the
+    /// `max_rolling_batch_size` requests with one reply each at full length, on a GPU as far as its
+    /// free memory goes. With less, the
     /// requests that came last wait when memory is short. With more, the prefix cache keeps more
     /// and more replies of a request run at once. With more ranks than key-value heads, several
     /// ranks hold copies of a head, and the same memory holds fewer tokens.

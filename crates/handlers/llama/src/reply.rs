@@ -9,8 +9,9 @@ use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 use crate::detokenize::TextStream;
 use crate::grammar::{Grammar, Lookahead};
 use crate::request::Asked;
+use crate::sample::{Draws, LogitsRow, Wanted};
 use crate::tokenizer::{ChatTokenizer, no_room, no_row};
-use crate::{History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample};
+use crate::{History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet};
 
 /// Reply with its prompt and its draft.
 pub(crate) struct Reply {
@@ -117,7 +118,7 @@ impl Reply {
     /// Returns an error if no token may be the first.
     pub(crate) fn check_first(&mut self) -> Result<()> {
         let logits = vec![0.0; self.vocab_size];
-        self.choose(&logits, &mut Scratch::default()).map(drop)
+        self.choose(LogitsRow::Here(&logits), &mut Scratch::default()).map(drop)
     }
 
     /// Returns the tokens of the prompt and the reply so far.
@@ -180,7 +181,21 @@ impl Reply {
     ///
     /// The choice is made as for the reply itself, with the same noise. So logits close to the
     /// target's mostly choose the same token.
-    pub(crate) fn draft(&mut self, logits: &[f32], scratch: &mut Scratch) -> bool {
+    pub(crate) fn draft(&mut self, row: LogitsRow<'_>, scratch: &mut Scratch) -> bool {
+        let Some(wanted) = self.wanted_of_draft() else { return false };
+        let token = row.sample(wanted, scratch);
+        token.is_some_and(|token| self.push_draft(token))
+    }
+
+    /// Adds the next token of the draft to those that a device samples, from this row.
+    pub(crate) fn describe_draft(&mut self, row: u32, draws: &mut Draws) {
+        if let Some(wanted) = self.wanted_of_draft() {
+            draws.add(wanted, row, None);
+        }
+    }
+
+    /// Returns how to sample the token after the draft, or `None` if no token may follow.
+    fn wanted_of_draft(&mut self) -> Option<Wanted<'_>> {
         let index = self.made() + self.drafted;
         let Self { asked, history, noise, grammar, lookahead, tokens, prompt, drafted, .. } = self;
         let sampling = &asked.sampling;
@@ -189,14 +204,45 @@ impl Reply {
             Some(grammar) => {
                 let lookahead =
                     lookahead.get_or_insert_with(|| Lookahead::new(grammar, index - *drafted));
-                let Some(allowed) = lookahead.allowed(&tokens[*prompt..], &sampling.ends) else {
-                    return false;
-                };
-                Some(allowed)
+                Some(lookahead.allowed(&tokens[*prompt..], &sampling.ends)?)
             }
         };
-        let token = sample(logits, history, sampling, allowed, *noise, index, scratch);
-        token.is_some_and(|token| self.push_draft(token))
+        Some(Wanted { history, sampling, allowed, noise: *noise, index })
+    }
+
+    /// Adds the tokens of the next step to those that a device samples: one from the row `first`, and
+    /// one from the row after it for each token of the draft, as if they were all accepted.
+    pub(crate) fn describe(&mut self, first: u32, draws: &mut Draws) {
+        let (draft, made) = (self.tokens[self.tokens.len() - self.drafted..].to_vec(), self.made());
+        for _ in &draft {
+            self.history.pop();
+        }
+        if let Some(lookahead) = &mut self.lookahead {
+            lookahead.back_to(made);
+        }
+        let Self { asked, history, noise, grammar, lookahead, tokens, prompt, .. } = self;
+        let sampling = &asked.sampling;
+        let mut is_open = true;
+        for at in 0..=draft.len() {
+            let allowed = match grammar {
+                None => Some(None),
+                Some(grammar) if at == 0 => grammar.allowed(&sampling.ends).ok().map(Some),
+                Some(grammar) => {
+                    let ahead = lookahead.get_or_insert_with(|| Lookahead::new(grammar, made));
+                    let reply = &tokens[*prompt..][..made + at];
+                    ahead.allowed(reply, &sampling.ends).map(Some)
+                }
+            };
+            // No row is valid after one from which nothing can be chosen.
+            is_open &= allowed.is_some();
+            if let Some(allowed) = allowed.filter(|_| is_open) {
+                let wanted = Wanted { history, sampling, allowed, noise: *noise, index: made + at };
+                draws.add(wanted, first + at as u32, asked.logprobs);
+            }
+            if let Some(token) = draft.get(at) {
+                history.push(*token);
+            }
+        }
     }
 
     /// Adds a token to the draft if it can be of use. Returns true if the draft can take more.
@@ -248,11 +294,11 @@ impl Reply {
 
     /// Samples the next tokens. `rows` are the logits after the reply and after each token of its
     /// draft. A row is valid only if the tokens before it are those that were chosen.
-    pub(crate) fn next(&mut self, rows: &[&[f32]], scratch: &mut Scratch) -> Addition {
+    pub(crate) fn next(&mut self, rows: &[LogitsRow<'_>], scratch: &mut Scratch) -> Addition {
         let draft = self.take_draft();
         let mut addition = Addition { drafted: draft.len(), ..Addition::default() };
-        for (at, logits) in rows.iter().enumerate() {
-            match self.next_piece(logits, scratch) {
+        for (at, row) in rows.iter().enumerate() {
+            match self.next_piece(*row, scratch) {
                 Ok((piece, ended)) => {
                     let foreseen = draft.get(at) == Some(&piece.token);
                     addition.accepted += usize::from(foreseen);
@@ -278,29 +324,35 @@ impl Reply {
     /// Returns an error if the logits or the grammar leave no token to choose.
     fn next_piece(
         &mut self,
-        logits: &[f32],
+        row: LogitsRow<'_>,
         scratch: &mut Scratch,
     ) -> Result<(TextPiece, Option<FinishReason>)> {
-        let token = self.choose(logits, scratch)?;
+        let token = self.choose(row, scratch)?;
+        let told = self.logprobs(row, token, scratch);
         let (mut piece, ended) = self.take(token)?;
-        self.tell_logprobs(logits, &mut piece, scratch);
+        if let Some(told) = told {
+            write_logprobs(told, &mut piece, self.asked.token_texts.then_some(&*self.words));
+        }
         Ok((piece, ended))
     }
 
-    fn choose(&mut self, logits: &[f32], scratch: &mut Scratch) -> Result<u32> {
+    fn choose(&mut self, row: LogitsRow<'_>, scratch: &mut Scratch) -> Result<u32> {
         let index = self.made();
         let Self { asked, history, noise, grammar, .. } = self;
         let sampling = &asked.sampling;
         let Some(grammar) = grammar else {
-            let token = sample(logits, history, sampling, None, *noise, index, scratch);
-            return token.ok_or_else(no_logits);
+            let wanted = Wanted { history, sampling, allowed: None, noise: *noise, index };
+            return row.sample(wanted, scratch).ok_or_else(no_logits);
         };
         let allowed = Some(grammar.allowed(&sampling.ends)?);
-        let mut choice =
-            |sampling: &_| sample(logits, history, sampling, allowed, *noise, index, scratch);
-        choice(sampling).ok_or_else(|| match choice(&without_bans(sampling)) {
-            Some(_) => banned(sampling, index),
-            None => no_logits(),
+        let wanted = Wanted { history, sampling, allowed, noise: *noise, index };
+        row.sample(wanted, scratch).ok_or_else(|| {
+            let (unbanned, logits) = (without_bans(sampling), row.numbers());
+            let wanted = Wanted { sampling: &unbanned, ..wanted };
+            match LogitsRow::Here(&logits).sample(wanted, scratch) {
+                Some(_) => banned(sampling, index),
+                None => no_logits(),
+            }
         })
     }
 
@@ -310,11 +362,13 @@ impl Reply {
         Ok(grammar.allowed(&self.asked.sampling.ends)?.has(token))
     }
 
-    /// Adds the requested log-probabilities to the piece.
-    fn tell_logprobs(&self, logits: &[f32], piece: &mut TextPiece, scratch: &mut Scratch) {
-        let Some(top) = self.asked.logprobs else { return };
-        let Some(told) = logprobs(logits, piece.token, top, scratch) else { return };
-        write_logprobs(told, piece, self.asked.token_texts.then_some(&*self.words));
+    /// Returns the requested log-probabilities of the next token, if there are any.
+    fn logprobs(&self, row: LogitsRow<'_>, token: u32, scratch: &mut Scratch) -> Option<Logprobs> {
+        let (top, index) = (self.asked.logprobs?, self.made());
+        let Self { asked, history, noise, .. } = self;
+        let sampling = &asked.sampling;
+        let wanted = Wanted { history, sampling, allowed: None, noise: *noise, index };
+        row.logprobs((token, wanted), top, scratch)
     }
 
     /// Appends a token. Returns its piece, and the finish reason if it is the last one.

@@ -27,19 +27,23 @@
 mod adjust;
 mod allowed;
 mod cut;
+pub(crate) mod device;
 mod draw;
 mod history;
 mod logprobs;
 mod noise;
 mod row;
+mod rows;
 mod tokens;
 mod weight;
 
 pub use allowed::Allowed;
+pub(crate) use device::Wanted;
 pub use history::History;
 pub(crate) use logprobs::rank_of;
 pub use logprobs::{Logprobs, logprobs};
 pub use noise::Noise;
+pub(crate) use rows::{Chosen, Draws, Holder, Row as LogitsRow};
 pub use tokens::{Sequences, TokenSet};
 
 use cut::Room;

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use nsbridge_handler::{Error, Result};
 
 use crate::reply::Reply;
+use crate::sample::{Draws, LogitsRow};
 use crate::{BlockTable, KvCacheManager, Model, Scratch, Watch};
 
 pub(crate) use self::cost::Costs;
@@ -126,7 +127,18 @@ impl Continuation<'_> {
     /// Adds to the draft the token that the reply would take if `logits` were the target's, one for
     /// each token of the vocabulary. Returns true if more tokens are wanted.
     pub fn choose(&mut self, logits: &[f32], scratch: &mut Scratch) -> bool {
-        self.wanted() > 0 && self.reply.draft(logits, scratch) && self.wanted() > 0
+        self.choose_from(LogitsRow::Here(logits), scratch)
+    }
+
+    fn choose_from(&mut self, row: LogitsRow<'_>, scratch: &mut Scratch) -> bool {
+        self.wanted() > 0 && self.reply.draft(row, scratch) && self.wanted() > 0
+    }
+
+    /// Adds the token of [`choose`](Self::choose) to those that a device samples, from this row.
+    fn describe(&mut self, row: u32, draws: &mut Draws) {
+        if self.wanted() > 0 {
+            self.reply.describe_draft(row, draws);
+        }
     }
 
     /// Adds a token to the draft. Returns true if more tokens are wanted. A token that cannot be

@@ -5,8 +5,12 @@ use std::time::UNIX_EPOCH;
 
 use nsbridge_handler::{Model, Result, TextInput};
 
+use crate::sample::Wanted;
 use crate::tokenizer::ChatTokenizer;
-use crate::{Backend, BlockTable, KvCacheManager, LoadError, weights};
+use crate::{
+    Backend, BlockTable, Chunk, History, KvCacheManager, LoadError, Noise, Sampling, Scratch,
+    weights,
+};
 
 pub use crate::quantize::nearest::write_in;
 
@@ -18,6 +22,29 @@ pub fn assume(cache: &mut KvCacheManager, table: &mut BlockTable, tokens: usize)
         table.grow(tokens);
     }
     there
+}
+
+/// Runs the tokens of the chunks, and samples a token for each requested row, on the device if it
+/// can.
+///
+/// # Errors
+///
+/// Returns the errors of [`Model::forward`](crate::Model::forward).
+pub fn run_sampled(
+    model: &mut crate::Model,
+    chunks: &mut [Chunk<'_>],
+    history: &History,
+) -> Result<Vec<Option<u32>>> {
+    let (sampling, noise) = (Sampling::default(), Noise::new(7, &[]));
+    let wanted = Wanted { history, sampling: &sampling, allowed: None, noise, index: 0 };
+    let rows = chunks.iter().map(|chunk| chunk.logits).sum();
+    let mut draws = model.draws();
+    for draws in &mut draws {
+        (0..rows).for_each(|row| draws.add(wanted, row, None));
+    }
+    let results = model.forward_drawn(chunks, draws)?;
+    let mut scratch = Scratch::default();
+    Ok(results.rows().map(|row| row.sample(wanted, &mut scratch)).collect())
 }
 
 /// Selects whether the launches of a step on GPUs are recorded, and enqueued as one.

@@ -56,6 +56,23 @@ impl Q8Block {
     }
 }
 
+/// Returns true if the products of a block can be exact: its factors are finite, and no value of Q8_0
+/// is -128. Blocks of other formats than Q8_0 and those of 256 are not known to be.
+pub(super) fn is_sound(format: Format, bytes: &[u8]) -> bool {
+    let are_finite =
+        |places: &[usize]| places.iter().all(|at| f16::from_bits(bits(bytes, *at)).is_finite());
+    match format {
+        Format::F32 | Format::Bf16 | Format::F16 => true,
+        Format::Q8_0 => are_finite(&[0]) && !bytes[2..].contains(&i8::MIN.cast_unsigned()),
+        Format::Q4K | Format::Q5K => are_finite(&[0, 2]),
+        Format::Q2K => are_finite(&[80, 82]),
+        Format::Q3K => are_finite(&[108]),
+        Format::Q6K => are_finite(&[208]),
+        Format::Iq4Xs => are_finite(&[0]),
+        _ => false,
+    }
+}
+
 impl KQuantBlock {
     /// Reads a block of Q2_K, Q3_K, Q4_K, Q5_K, Q6_K or IQ4_XS.
     ///
@@ -221,9 +238,33 @@ pub(super) fn read_of_32<B: blocks32::Block>(bytes: &[u8], out: &mut [f32]) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Format, KQuantBlock};
+    use super::{Format, KQuantBlock, Q8Block, is_sound};
 
     proptest! {
+        #[test]
+        fn a_block_is_as_sound_as_what_is_read_from_it(
+            bytes in prop::collection::vec(any::<u8>(), 210),
+            at in 0..109usize,
+            broken: bool,
+        ) {
+            let formats = [
+                Format::Q8_0, Format::Q2K, Format::Q3K, Format::Q4K, Format::Q5K, Format::Q6K,
+                Format::Iq4Xs,
+            ];
+            for format in formats {
+                let mut bytes = bytes[..format.block_in_file().1].to_vec();
+                if let Some(byte) = bytes.get_mut(2 * at + 1).filter(|_| broken) {
+                    // An infinity or no number, if it is the upper byte of an f16.
+                    *byte = 0x7c;
+                }
+                let expected = match format {
+                    Format::Q8_0 => Q8Block::read(&bytes).is_sound(),
+                    _ => KQuantBlock::read(format, &bytes).is_sound(),
+                };
+                prop_assert_eq!(is_sound(format, &bytes), expected, "{:?}", format);
+            }
+        }
+
         #[test]
         fn blocks_are_written_as_they_are_read(
             five: bool,

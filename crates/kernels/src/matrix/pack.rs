@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::Matrix;
 use super::blocks::{BufferTile, BufferTiles, stretches};
 use super::data::Data;
-use super::gguf_blocks::{KQuantBlock, Q8Block, read_of_32};
+use super::gguf_blocks::{KQuantBlock, Q8Block, is_sound, read_of_32};
 use super::tile_interleave::TileInterleave;
 use crate::blocks32;
 use crate::disjoint_slice::DisjointSlice;
@@ -287,20 +287,7 @@ impl Source<'_> {
     pub fn write_row(&self, row: usize, columns: usize, format: Format, out: &mut [u8]) -> bool {
         if self.format == format {
             out.copy_from_slice(self.row(row, columns));
-            let blocks = out.chunks_exact(format.block_in_file().1);
-            return match format {
-                Format::F32 | Format::Bf16 | Format::F16 => true,
-                Format::Q8_0 => blocks.into_iter().all(|bytes| Q8Block::read(bytes).is_sound()),
-                Format::Q2K
-                | Format::Q3K
-                | Format::Q4K
-                | Format::Q5K
-                | Format::Q6K
-                | Format::Iq4Xs => {
-                    blocks.into_iter().all(|bytes| KQuantBlock::read(format, bytes).is_sound())
-                }
-                _ => false,
-            };
+            return out.chunks_exact(format.block_in_file().1).all(|block| is_sound(format, block));
         }
         let mut weights = vec![0.0; columns];
         self.read(row, &mut weights);

@@ -232,7 +232,7 @@ Resource usage:
             let fault = format!("{} has no {gone}", kernels[at].name);
             assert_eq!(super::faults(&kernels), [fault]);
         }
-        let load = faults(|all| drop(all[2].instructions.remove(0)));
+        let load = faults(|all| _ = all[2].instructions.remove(0));
         assert_eq!(load, ["products_q6_k_8 has no LDG.E.128"]);
         for at in [3, 8, 9, 10] {
             let mut kernels = good();
@@ -240,6 +240,6 @@ Resource usage:
             let fault = format!("{} has an FFMA, and none is written", kernels[at].name);
             assert_eq!(super::faults(&kernels), [fault]);
         }
-        assert_eq!(faults(|all| drop(all.remove(10))), ["there is no kernel copy_page"]);
+        assert_eq!(faults(|all| _ = all.remove(10)), ["there is no kernel copy_page"]);
     }
 }

@@ -1,6 +1,7 @@
 //! Mutants: deliberate faults in the code, and the check that must detect each.
 
 mod gateways;
+mod gpu;
 mod publishing;
 mod python;
 mod slow_readers;
@@ -30,7 +31,13 @@ pub(super) enum Judge {
 
 /// Returns all mutants. Each one breaks one promise.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
-    let others = [gateways::MUTANTS, publishing::MUTANTS, python::MUTANTS, slow_readers::MUTANTS];
+    let others = [
+        gateways::MUTANTS,
+        gpu::MUTANTS,
+        publishing::MUTANTS,
+        python::MUTANTS,
+        slow_readers::MUTANTS,
+    ];
     MUTANTS.iter().chain(others.into_iter().flatten())
 }
 

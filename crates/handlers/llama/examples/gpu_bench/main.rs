@@ -21,9 +21,10 @@ use std::time::{Duration, Instant};
 
 use nsbridge_checkpoint::Dtype;
 use nsbridge_handler::{Error, Result};
-use nsbridge_llama::testing::{assume, record_launches};
+use nsbridge_llama::testing::{assume, record_launches, run_sampled};
 use nsbridge_llama::{
-    Arithmetic, Backend, BlockTable, Chunk, Config, Format, KvFormat, Model, Setup, Weights,
+    Arithmetic, Backend, BlockTable, Chunk, Config, Format, History, KvFormat, Model, Setup,
+    Weights,
 };
 use serde_json::{Value, json};
 
@@ -188,24 +189,26 @@ impl Bench {
     }
 
     fn run(&mut self) -> Result<()> {
-        for recorded in [true, false] {
+        for (recorded, sampled) in [(true, true), (true, false), (false, true)] {
             record_launches(&self.device, recorded);
             for context in self.options.contexts.clone() {
                 for case in self.options.cases.clone() {
-                    self.steps(recorded, context, case)?;
+                    self.steps((recorded, sampled), context, case)?;
                 }
             }
         }
+        record_launches(&self.device, true);
         for tokens in self.options.prefill.clone() {
             self.prefill(tokens)?;
         }
         Ok(())
     }
 
-    /// Times the steps of some sequences that have this context.
+    /// Times the steps of some sequences that have this context. They end with tokens that the device
+    /// samples, or with logits.
     fn steps(
         &mut self,
-        recorded: bool,
+        (recorded, sampled): (bool, bool),
         context: usize,
         (sequences, each): (usize, usize),
     ) -> Result<()> {
@@ -221,6 +224,7 @@ impl Bench {
             return Ok(());
         }
         let tokens = vec![7; each];
+        let history = History::new(&tokens);
         let mut took = Vec::new();
         let mut begun = Instant::now();
         for step in 0.. {
@@ -239,7 +243,11 @@ impl Bench {
             let chunks = chunks.map(|table| Chunk { table, tokens: &tokens, logits: each });
             let mut chunks: Vec<_> = chunks.collect();
             let begun = Instant::now();
-            self.model.forward(&mut chunks)?;
+            if sampled {
+                run_sampled(&mut self.model, &mut chunks, &history)?;
+            } else {
+                self.model.forward(&mut chunks)?;
+            }
             if step >= WARM_UP {
                 took.push(begun.elapsed().as_secs_f64() * 1e3);
             }
@@ -250,7 +258,7 @@ impl Bench {
         let median = took[took.len() / 2];
         let roofline = self.options.bandwidth.map(|all| bytes as f64 / all / (median / 1e3));
         self.print(json!({
-            "kind": "step", "recorded": recorded, "sequences": sequences,
+            "kind": "step", "recorded": recorded, "sampled": sampled, "sequences": sequences,
             "rows": sequences * each, "context": context, "steps": took.len(),
             "median_ms": median, "min_ms": took[0], "max_ms": took[took.len() - 1],
             "bytes": bytes, "roofline": roofline,

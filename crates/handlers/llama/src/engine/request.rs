@@ -9,6 +9,7 @@ use super::EngineRequest;
 use super::outlet::Outlet;
 use crate::Scratch;
 use crate::panics::caught;
+use crate::sample::LogitsRow;
 use crate::schedule::Work;
 use crate::speculation::Tally;
 
@@ -91,7 +92,12 @@ impl Request {
     }
 
     /// Samples the next tokens from rows of logits, and offers their pieces.
-    pub(super) fn sample(&mut self, rows: &[&[f32]], scratch: &mut Scratch, tally: &mut Tally) {
+    pub(super) fn sample(
+        &mut self,
+        rows: &[LogitsRow<'_>],
+        scratch: &mut Scratch,
+        tally: &mut Tally,
+    ) {
         self.caught(|request| {
             request.input.group.next(&mut rows.iter().copied(), scratch, tally);
             request.offer();

@@ -20,6 +20,7 @@ use super::prompt_rows::PromptRows;
 use super::sequence::Sequence;
 use crate::grammar::Grammar;
 use crate::reply::{Addition, Reply};
+use crate::sample::{Draws, LogitsRow};
 use crate::schedule::Work;
 use crate::speculation::{Tally, Undrafted};
 use crate::{Chunk, KvCacheManager, Scratch};
@@ -231,17 +232,43 @@ impl SequenceGroup {
         })
     }
 
+    /// Adds the tokens of a step that runs `tokens` tokens of [`work`](Self::work) to those that a
+    /// device samples. `row` is the group's first row of logits, and then the next group's.
+    pub(crate) fn describe(&mut self, tokens: usize, row: &mut u32, draws: &mut Draws) {
+        let (parts, round): (_, Vec<usize>) = (self.parts(tokens), self.round().collect());
+        // Row of the prompt from which all sequences that begin take their first token.
+        let mut shared = None;
+        if let (Some(pieces), Some(first)) = (&self.prompt_rows, self.sequences.first()) {
+            *row += pieces.rows(first.table.len() + parts[0]) as u32;
+        }
+        for index in round {
+            let sequence = &mut self.sequences[index];
+            if !sequence.has_reply() {
+                continue;
+            }
+            let (end, own) = (sequence.table.len() + parts[index], sequence.reply.tokens().len());
+            let begins = sequence.reply.made() == 0 && sequence.table.is_empty();
+            if parts[index] > 0 && end == own {
+                shared = Some(*row);
+                sequence.reply.describe(*row, draws);
+                *row += 1 + sequence.reply.drafted() as u32;
+            } else if let Some(row) = shared.filter(|_| begins && parts[index] == 0) {
+                sequence.reply.describe(row, draws);
+            }
+        }
+    }
+
     /// Takes the rows of logits of these sequences from `rows` after a step, and samples the next
     /// tokens.
     pub(crate) fn next<'a>(
         &mut self,
-        rows: &mut impl Iterator<Item = &'a [f32]>,
+        rows: &mut impl Iterator<Item = LogitsRow<'a>>,
         scratch: &mut Scratch,
         tally: &mut Tally,
     ) {
         let (round, several): (Vec<usize>, _) = (self.round().collect(), self.sequences.len() > 1);
         let failed = self.read_prompt(rows, scratch).err();
-        let mut own: Vec<&[f32]> = Vec::new();
+        let mut own: Vec<LogitsRow<'_>> = Vec::new();
         for index in round {
             let sequence = &mut self.sequences[index];
             if !sequence.has_reply() {
@@ -277,12 +304,13 @@ impl SequenceGroup {
     /// Takes the needed rows of the prompt from `rows` and reads them.
     fn read_prompt<'a>(
         &mut self,
-        rows: &mut impl Iterator<Item = &'a [f32]>,
+        rows: &mut impl Iterator<Item = LogitsRow<'a>>,
         scratch: &mut Scratch,
     ) -> Result<()> {
         let Self { sequences, prompt_rows: Some(pieces), .. } = self else { return Ok(()) };
         let Some(Sequence { reply, table, .. }) = sequences.first() else { return Ok(()) };
-        let rows: Vec<&[f32]> = rows.take(pieces.rows(table.len())).collect();
+        let rows: Vec<_> = rows.take(pieces.rows(table.len())).map(|row| row.numbers()).collect();
+        let rows: Vec<&[f32]> = rows.iter().map(|row| &**row).collect();
         pieces.read(reply.prompt(), &rows, scratch)
     }
 

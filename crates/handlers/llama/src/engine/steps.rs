@@ -101,6 +101,13 @@ impl EngineLoop {
     /// Runs the planned tokens, samples the next ones and hands over the new pieces.
     fn run_tokens(&mut self, plan: &[usize]) {
         let Self { model, running, speculation, tally, scratch, failure, .. } = self;
+        let mut draws = model.draws();
+        if let Some(draws) = &mut draws {
+            let mut row = 0;
+            for (running, tokens) in running.iter_mut().zip(plan).filter(|(_, part)| **part > 0) {
+                running.request.input.group.describe(*tokens, &mut row, draws);
+            }
+        }
         let (mut chunks, mut wanted) = (Vec::new(), Vec::new());
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         for (running, tokens) in parts {
@@ -110,7 +117,7 @@ impl EngineLoop {
         }
         let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         let begun = Instant::now();
-        let logits = match model.forward(&mut chunks) {
+        let logits = match model.forward_drawn(&mut chunks, draws) {
             Ok(logits) => logits,
             Err(error) => {
                 // The error is about ranks or the engine and contains no text of a request.
@@ -125,7 +132,7 @@ impl EngineLoop {
         let mut logits = logits.rows();
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         for ((Running { request, .. }, _), wanted) in parts.zip(wanted) {
-            let rows: Vec<&[f32]> = logits.by_ref().take(wanted).collect();
+            let rows: Vec<_> = logits.by_ref().take(wanted).collect();
             request.sample(&rows, scratch, tally);
         }
         // A row of a draft costs its sampling too. Steps with prompt tokens cost less a row, because

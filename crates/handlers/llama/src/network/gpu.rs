@@ -16,6 +16,7 @@ use nsbridge_gpu::device::{Buffer, Device};
 use nsbridge_gpu::matrix::{Destination, Layout};
 use nsbridge_gpu::ranks::{Flags, Meeting};
 use nsbridge_gpu::rows::{Activations, Count, Form, Norm, Sums as OfRanks};
+use nsbridge_gpu::sample::Sampler;
 use nsbridge_kernels::collectives::{RankHandle, RankLost};
 
 use self::buffers::{Buffers, Ends, Sums, Widths};
@@ -28,19 +29,19 @@ use super::load::{Loader, norm};
 use super::part::{Packed as _, Part, Tokens};
 use super::plan::Step;
 use super::rank::{Rank, Rows};
+use crate::sample::{Chosen, Draws};
 use crate::{Config, KvFormat, LoadError, RopeTable, Weights};
 
-/// What a rank shows to the others at a rendezvous.
+/// State that a rank shows to the others at a rendezvous.
 #[derive(Debug, Default)]
 pub(in crate::network) struct Shown {
     sums: Option<Arc<Sums>>,
     flags: Option<Arc<Flags>>,
-    logits: Vec<f32>,
+    out: Option<Arc<Buffer>>,
 }
 
 /// Part of a model that one rank holds on its GPU.
 pub(super) struct GpuShard {
-    on: GpuDevices,
     device: Arc<dyn Device>,
     embedding: GpuMatrix,
     tokens: Tokens,
@@ -67,11 +68,17 @@ pub(super) struct GpuShard {
     /// Partial sums and flags of all ranks; empty with one rank.
     sums: Vec<Arc<Sums>>,
     flags: Vec<Arc<Flags>>,
+    /// Results of rank 0, to which all ranks write their logits.
+    out: Arc<Buffer>,
+    out_rows: usize,
     /// Number of the next step, which wraps around.
     number: u32,
     /// Plan of the last step, as the device reads it.
     words: Vec<u32>,
     logits: Vec<f32>,
+    sampler: Option<Sampler>,
+    /// Tokens that the last step sampled, if it did.
+    chosen: Option<Chosen>,
     formats: String,
 }
 
@@ -136,7 +143,7 @@ impl GpuShard {
         let rows: Vec<_> = (0..context).map(|position| rope.at(position)).collect();
         let cos: Vec<f32> = rows.iter().flat_map(|(cos, _)| *cos).copied().collect();
         let sin: Vec<f32> = rows.iter().flat_map(|(_, sin)| *sin).copied().collect();
-        let there = |numbers: &[f32]| Buffer::of(&device, numbers).map_err(failed);
+        let there = |numbers: &[f32]| Buffer::of(&device, numbers).map_err(|error| failed(&error));
         let output_there = (!setup.hidden).then(|| output.as_ref().unwrap_or(&embedding));
         let widths = Widths::new(&layers, output_there, config.hidden_size, heads);
         let kv = setup.kv;
@@ -148,19 +155,22 @@ impl GpuShard {
             tokens: part.tokens(config.vocab_size),
             norm: there(&norm(weights, "model.norm.weight", config.hidden_size)?)?,
             angles: [there(&cos)?, there(&sin)?],
-            cache: cache.map_err(failed)?,
-            attention: buffers::attention(&device, heads).map_err(failed)?,
-            buffers: Buffers::new(&device, &widths, 0).map_err(failed)?,
-            ends: Ends::new(&device, &widths, Places::default(), 0).map_err(failed)?,
+            cache: cache.map_err(|error| failed(&error))?,
+            attention: buffers::attention(&device, heads).map_err(|error| failed(&error))?,
+            buffers: Buffers::new(&device, &widths, 0).map_err(|error| failed(&error))?,
+            ends: Ends::new(&device, Places::default()).map_err(|error| failed(&error))?,
+            out: Arc::new(Buffer::zeroed(&device, 0).map_err(|error| failed(&error))?),
+            out_rows: 0,
             hidden: setup.hidden,
             eps: config.rms_norm_eps,
-            graphs: Graphs::default(),
+            graphs: Graphs::new(on.recorded()),
             sums: Vec::new(),
             flags: Vec::new(),
             number: 0,
             words: Vec::new(),
             logits: Vec::new(),
-            on: on.clone(),
+            sampler: None,
+            chosen: None,
             device,
             embedding,
             layers,
@@ -191,14 +201,13 @@ impl GpuShard {
         let GpuPlan { rows, wanted, rows_at_once, .. } = plan;
         let launches = Launches { rows, wanted, rows_at_once };
         let mut graphs = std::mem::take(&mut self.graphs);
-        let bucket = launches.bucket().filter(|own| own.rows <= self.buffers.rows);
-        let done = match bucket.filter(|_| self.on.records_launches()) {
+        let done = match launches.bucket().filter(|own| own.rows <= self.buffers.rows) {
             Some(launches) => graphs.run(launches, &self.device, &mut || self.launch(launches)),
             None => self.launch(launches),
         };
         self.graphs = graphs;
         done?;
-        self.take_logits(wanted)
+        self.take_results(step, wanted)
     }
 
     /// Makes room for a step. All ranks run the same steps, so they grow together.
@@ -213,7 +222,7 @@ impl GpuShard {
                     None => Arc::new(Flags::new(&self.device)?),
                 };
                 let sums = Some(self.buffers.sums.clone());
-                let mut shown = Shown { sums, flags: Some(flags), logits: Vec::new() };
+                let mut shown = Shown { sums, flags: Some(flags), out: None };
                 (self.sums, self.flags) = self.handle.exchange(&mut shown, |all, _| {
                     let sums = all.iter().filter_map(|shown| shown.sums.clone());
                     (sums.collect(), all.iter().filter_map(|shown| shown.flags.clone()).collect())
@@ -221,10 +230,23 @@ impl GpuShard {
             }
         }
         let places = plan.places(self.ends.places);
-        if places != self.ends.places || plan.wanted > self.ends.out_rows {
-            let out_rows = plan.wanted.max(self.ends.out_rows).next_power_of_two();
+        if places != self.ends.places {
             self.graphs.clear();
-            self.ends = Ends::new(&self.device, &self.widths, places, out_rows)?;
+            self.ends = Ends::new(&self.device, places)?;
+        }
+        if plan.wanted > self.out_rows {
+            self.out_rows = plan.wanted.next_power_of_two();
+            self.graphs.clear();
+            let is_first = self.part.rank == 0 && !self.hidden;
+            let rows = if is_first { self.out_rows } else { 0 };
+            self.out = Arc::new(Buffer::zeroed(&self.device, 4 * rows * self.row())?);
+            if self.part.of > 1 {
+                let mut shown = Shown { out: Some(self.out.clone()), ..Shown::default() };
+                let first = self.handle.exchange(&mut shown, |all, _| {
+                    all.first().and_then(|shown| shown.out.clone())
+                })?;
+                self.out = first.unwrap_or_else(|| self.out.clone());
+            }
         }
         Ok(())
     }
@@ -260,9 +282,11 @@ impl GpuShard {
         let picked = Some(self.count(self.ends.places.wanted()));
         self.normalize(&self.norm, summed, turn, picked, launches.wanted)?;
         if let Some(output) = self.output() {
-            let to = Destination::Floats { out: &self.ends.out, stride: self.widths.out, first: 0 };
+            let first = self.part.rank * self.tokens.each;
+            let to = Destination::Floats { out: &self.out, stride: self.row(), first };
             let rows = (self.count(Places::WANTED), launches.wanted);
             output.matrix.multiply(&self.buffers.normed, rows, false, to)?;
+            self.meet(&mut number)?;
         }
         Ok(())
     }
@@ -372,8 +396,8 @@ impl GpuShard {
         if self.part.of == 1 {
             return Ok(());
         }
-        // The embeddings, and two for each layer.
-        let in_step = 1 + 2 * self.layers.len() as u32;
+        // The embeddings, two for each layer, and the logits.
+        let in_step = 2 + 2 * self.layers.len() as u32;
         let meeting = Meeting {
             flags: &self.flags,
             rank: self.part.rank,
@@ -385,17 +409,8 @@ impl GpuShard {
         meeting.meet()
     }
 
-    /// Copies the results of a step to the host, and those of all ranks to rank 0.
-    fn take_logits(&mut self, wanted: usize) -> Result<()> {
-        let width = self.widths.out;
-        let mut own = vec![0.0; wanted * width];
-        if self.hidden {
-            let floats = self.buffers.normed.floats();
-            let normed = floats.ok_or_else(|| no_form("the last norm"))?;
-            normed.read(0, &mut own)?;
-        } else {
-            self.ends.out.read(0, &mut own)?;
-        }
+    /// Samples the tokens of a step and copies them to the host, or all its results.
+    fn take_results(&mut self, step: &Step, wanted: usize) -> Result<()> {
         if let Some(flags) = self.flags.get(self.part.rank)
             && let Some(rank) = flags.lost()?
         {
@@ -403,28 +418,46 @@ impl GpuShard {
             let why = format!("waited in vain for rank {rank}, for {seconds} s");
             return Err(Failed::Lost(self.handle.report_lost(&why)));
         }
-        if self.part.of == 1 || self.hidden {
-            self.logits = own;
+        self.chosen = None;
+        if self.part.rank > 0 {
             return Ok(());
         }
-        let (each, of, first) = (self.tokens.each, self.part.of, self.part.rank == 0);
-        let mut all_logits = std::mem::take(&mut self.logits);
-        all_logits.clear();
-        let mut shown = Shown { logits: own, ..Shown::default() };
-        self.handle.exchange(&mut shown, |all, _| {
-            if !first {
-                return;
-            }
-            all_logits.resize(wanted * each * of, 0.0);
-            for (row, out) in all_logits.chunks_exact_mut(each * of).enumerate() {
-                for (shown, out) in all.iter().zip(out.chunks_exact_mut(each)) {
-                    let width = shown.logits.len() / wanted;
-                    out[..width].copy_from_slice(&shown.logits[row * width..][..width]);
-                }
-            }
-        })?;
-        self.logits = all_logits;
+        if let Some(draws) = &step.draws {
+            self.chosen = Some(self.sample(draws)?);
+            return Ok(());
+        }
+        self.logits.resize(wanted * self.row(), 0.0);
+        if self.hidden {
+            let floats = self.buffers.normed.floats();
+            let normed = floats.ok_or_else(|| no_form("the last norm"))?;
+            normed.read(0, &mut self.logits)?;
+        } else {
+            self.out.read(0, &mut self.logits)?;
+        }
         Ok(())
+    }
+
+    /// Samples tokens from the logits on the device.
+    fn sample(&mut self, draws: &Draws) -> Result<Chosen> {
+        let batch = draws.batch();
+        let room = self.sampler.as_ref().map_or(0, Sampler::most);
+        if batch.len() > room {
+            let most = batch.len().max(8).next_power_of_two();
+            self.sampler = Some(Sampler::new(&self.device, batch.vocab(), most)?);
+        }
+        let row = self.row();
+        let Some(sampler) = self.sampler.as_mut().filter(|_| !batch.is_empty()) else {
+            return Ok(Chosen::default());
+        };
+        sampler.sample((&self.out, row), batch)?;
+        let choices = sampler.choices(batch.len())?;
+        let found = sampler.likeliest((&self.out, row), draws.tops())?;
+        Ok(draws.chosen(&choices, found))
+    }
+
+    /// Returns the distance of the rows of results.
+    fn row(&self) -> usize {
+        if self.hidden { self.widths.hidden } else { self.tokens.each * self.part.of }
     }
 }
 
@@ -443,12 +476,19 @@ impl Rank for GpuShard {
         }
     }
 
+    fn chosen(&self) -> Option<&Chosen> {
+        self.chosen.as_ref()
+    }
+
+    fn copy(&self, row: u32) -> Vec<f32> {
+        let mut numbers = vec![0.0; self.row()];
+        let copied = self.out.read(4 * row as usize * numbers.len(), &mut numbers);
+        // The next step returns the error.
+        copied.map_or_else(|_| Vec::new(), |()| numbers)
+    }
+
     fn logits(&self, step: &Step) -> Rows<'_> {
-        let stride = if self.hidden || self.part.of == 1 {
-            self.widths.out
-        } else {
-            self.tokens.each * self.part.of
-        };
+        let stride = self.row();
         Rows { numbers: &self.logits[..step.wanted.len() * stride], stride }
     }
 

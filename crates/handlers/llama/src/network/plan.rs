@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::Chunk;
+use crate::sample::Draws;
 
 /// Position of a token in its sequence.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,8 @@ pub(super) struct Step {
     pub(super) wanted: Vec<usize>,
     /// Block copies to do first.
     pub(super) copies: Vec<(u32, u32)>,
+    /// Tokens to sample on the device, which then keeps the logits. A CPU does not sample here.
+    pub(super) draws: Option<Draws>,
 }
 
 impl Step {
@@ -33,7 +36,7 @@ impl Step {
         }
         let tokens = chunks.iter().flat_map(|chunk| chunk.tokens).copied().collect();
         let tables = chunks.iter().map(|chunk| chunk.table.blocks().to_vec()).collect();
-        Self { tokens, rows, tables, wanted, copies }
+        Self { tokens, rows, tables, wanted, copies, draws: None }
     }
 
     /// Returns, for each chunk, its rows, the position of the first one, and the block table of its

@@ -1,7 +1,7 @@
 //! Logits processors that change single logits: biases, bans and penalties.
 
 use super::history::History;
-use super::{Allowed, Sampling, TokenSet};
+use super::{Allowed, Sampling};
 
 /// Returns the logits with grammar mask, biases, bans and penalties applied, copied only if there
 /// are any.
@@ -18,12 +18,7 @@ pub(super) fn adjusted<'a>(
     room: &'a mut Vec<f32>,
 ) -> &'a [f32] {
     let penalties = Penalties::of(sampling);
-    let none = TokenSet::default();
-    let ends = if index < sampling.min_tokens { &sampling.ends } else { &none };
-    let mut completed = Vec::new();
-    sampling.banned_sequences.completed(history.backwards(), |token| completed.push(token));
-    let banned = sampling.banned.iter().chain(ends.iter()).chain(completed.iter().copied());
-    let mut banned = banned.peekable();
+    let mut banned = banned(history, sampling, index).peekable();
     let biased = !sampling.logit_bias.is_empty() || banned.peek().is_some();
     match allowed {
         // The changes below leave negative infinity as it is.
@@ -65,16 +60,28 @@ pub(super) fn adjusted<'a>(
     room
 }
 
+/// Iterates over the banned tokens, some of them more than once.
+pub(super) fn banned(
+    history: &History,
+    sampling: &Sampling,
+    index: usize,
+) -> impl Iterator<Item = u32> {
+    let ends = (index < sampling.min_tokens).then_some(&sampling.ends);
+    let mut completed = Vec::new();
+    sampling.banned_sequences.completed(history.backwards(), |token| completed.push(token));
+    sampling.banned.iter().chain(ends.into_iter().flat_map(|ends| ends.iter())).chain(completed)
+}
+
 /// Penalties on tokens that occurred before.
-struct Penalties {
-    repetition: f32,
-    frequency: f32,
-    presence: f32,
+pub(super) struct Penalties {
+    pub(super) repetition: f32,
+    pub(super) frequency: f32,
+    pub(super) presence: f32,
 }
 
 impl Penalties {
     /// Returns `None` if the penalties would change nothing.
-    fn of(sampling: &Sampling) -> Option<Self> {
+    pub(super) fn of(sampling: &Sampling) -> Option<Self> {
         let Sampling { repetition_penalty, frequency_penalty, presence_penalty, .. } = *sampling;
         let none = repetition_penalty == 1.0 && frequency_penalty == 0.0 && presence_penalty == 0.0;
         (!none).then_some(Self {

@@ -19,6 +19,11 @@ impl<'a> Allowed<'a> {
         word >> (token as usize % WORD) & 1 == 1
     }
 
+    /// Returns the words of the mask.
+    pub(super) fn words(self) -> &'a [u32] {
+        self.0
+    }
+
     /// Copies the logits of allowed tokens into `room`, and negative infinity for all others.
     pub(super) fn copy(self, logits: &[f32], room: &mut Vec<f32>) {
         room.clear();

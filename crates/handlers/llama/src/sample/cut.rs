@@ -45,14 +45,19 @@ impl Room {
 /// Returns the smallest logit whose probability is at least `min_p` times that of the likeliest
 /// token.
 fn min_p_floor(max: f32, temperature: f32, min_p: f32) -> f32 {
-    if min_p <= 0.0 {
-        return ANY;
-    }
-    let floor = f64::from(max) + f64::from(temperature) * libm::log(f64::from(min_p));
+    let floor = f64::from(max) + min_p_distance(temperature, min_p);
     let near = floor as f32;
     // Rounded up, so that comparisons in f32 have the same result as in f64.
     let floor = if f64::from(near) < floor { near.next_up() } else { near };
     floor.max(ANY)
+}
+
+/// Returns the distance from the largest logit that `min_p` allows, a negative number.
+pub(super) fn min_p_distance(temperature: f32, min_p: f32) -> f64 {
+    if min_p <= 0.0 {
+        return f64::NEG_INFINITY;
+    }
+    f64::from(temperature) * libm::log(f64::from(min_p))
 }
 
 /// Finds the ranks of the k likeliest tokens, in any order.

@@ -30,18 +30,27 @@ pub fn logprobs(
     let chosen = *logits.get(chosen as usize)?;
     let row = Row::new(logits, maxima)?;
     let total = Weights::new(row.max(), 1.0).total(&row);
-    let all = f64::from(row.max()) + libm::log(total);
-    if !all.is_finite() {
-        return None;
-    }
-    let logprob = |logit: f32| (f64::from(logit) - all) as f32;
     room.ranked.clear();
     if top > 0 {
         likeliest(&row, top, room);
         room.ranked.sort_unstable();
     }
-    let top = room.ranked.iter().map(|&rank| token(rank)).map(|id| (id, logprob(row.logit(id))));
-    Some(Logprobs { chosen: logprob(chosen), top: top.collect() })
+    let top = room.ranked.iter().map(|&rank| token(rank)).map(|id| (id, row.logit(id)));
+    Logprobs::new((row.max(), total), chosen, top)
+}
+
+impl Logprobs {
+    /// Creates the log-probabilities of logits. Returns `None` if the largest one is infinite.
+    pub(super) fn new(
+        (max, total): (f32, f64),
+        chosen: f32,
+        top: impl Iterator<Item = (u32, f32)>,
+    ) -> Option<Self> {
+        let all = f64::from(max) + libm::log(total);
+        let logprob = |logit: f32| (f64::from(logit) - all) as f32;
+        let top = || top.map(|(token, logit)| (token, logprob(logit))).collect();
+        all.is_finite().then(|| Self { chosen: logprob(chosen), top: top() })
+    }
 }
 
 /// Returns the rank of a token among all by its logit, from 1. Of equal logits, the smaller id

@@ -28,6 +28,11 @@ pub(super) struct Stream {
 }
 
 impl Stream {
+    /// Returns the number to which each token adds its own.
+    pub(super) fn state(self) -> u64 {
+        self.state
+    }
+
     /// Returns the 64 bits of a token id.
     #[inline]
     pub(super) fn bits(self, token: u32) -> u64 {

@@ -2,6 +2,7 @@
 
 use super::{Allowed, History, Noise, Sampling, Scratch, sample};
 
+mod device;
 mod frequencies;
 mod naive;
 mod processors;

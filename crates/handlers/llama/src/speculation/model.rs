@@ -114,6 +114,16 @@ impl DraftModel {
         known: &mut [Known],
         parts: &[usize],
     ) -> Result<usize> {
+        let mut draws = self.model.draws();
+        if let Some(draws) = &mut draws {
+            let mut row = 0;
+            for ((reply, known), part) in replies.iter_mut().zip(&*known).zip(parts) {
+                if *part > 0 && known.table.len() + part == reply.tokens().len() {
+                    reply.describe(row, draws);
+                    row += 1;
+                }
+            }
+        }
         let chunks = replies.iter().zip(&mut *known).zip(parts).filter(|(_, part)| **part > 0);
         let mut chunks: Vec<Chunk<'_>> = chunks
             .map(|((reply, known), part)| {
@@ -125,11 +135,12 @@ impl DraftModel {
         if chunks.is_empty() {
             return Ok(0);
         }
-        let mut rows = self.model.forward(&mut chunks)?.rows();
+        let results = self.model.forward_drawn(&mut chunks, draws)?;
+        let mut rows = results.rows();
         for ((reply, known), part) in replies.iter_mut().zip(known).zip(parts) {
             let whole = *part > 0 && known.table.len() == reply.tokens().len();
             if let Some(row) = whole.then(|| rows.next()).flatten() {
-                reply.choose(row, &mut self.scratch);
+                reply.choose_from(row, &mut self.scratch);
             }
         }
         Ok(parts.iter().sum())

@@ -1,6 +1,7 @@
 //! Networks on GPUs against the CPU's, on the emulator.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nsbridge_gpu::device::Device;
 use nsbridge_gpu::emulator::Emulator;
@@ -35,13 +36,15 @@ fn assert_bits(right: &[f32], found: &[f32], what: &str) {
 
 #[test]
 fn every_family_has_the_bits_of_the_cpu_on_any_number_of_ranks() {
-    for (family, more) in families() {
+    // Each number of ranks with two families and both formats.
+    let several = [2, 4, 8].into_iter().cycle();
+    for ((family, more), several) in families().into_iter().zip(several) {
         let dir = drawn(&shape(family, &more));
         for format in [None, Some(Format::Q8_0)] {
             let setup = Setup { format, ..cpu() };
             let right = logits(&mut network::open(dir.path(), &setup));
-            for (ranks, order) in [(1, 0), (2, 1), (4, 2), (8, 3)] {
-                let device = emulators(ranks, order, Arithmetic::Exact);
+            for ranks in [1, several] {
+                let device = emulators(ranks, ranks as u32 - 1, Arithmetic::Exact);
                 let setup = Setup { ranks, device, ..setup.clone() };
                 let found = logits(&mut network::open(dir.path(), &setup));
                 assert_bits(&right, &found, &format!("{family} {more} {format:?} {ranks} ranks"));
@@ -138,12 +141,58 @@ fn a_layer_takes_no_more_than_twelve_launches() {
     assert!(three - one <= 2 * 12, "{one} launches with one layer, {three} with three");
 }
 
+#[test]
+fn recorded_launches_use_the_buffers_of_their_step() {
+    let dir = drawn(&shape("Llama", &json!({ "max_position_embeddings": 400 })));
+    let of = |setup: &Setup| {
+        let mut model = network::open(dir.path(), setup);
+        let tokens: Vec<u32> = (0..300).map(|at| (at * 7 + 3) % 70).collect();
+        let mut all = Vec::new();
+        // Small steps are recorded; a larger one takes larger buffers, and small ones follow again.
+        for (chunk, until) in [(1, 4), (130, 130), (1, 4), (200, 300), (1, 4)] {
+            all.extend(network::logits(&mut model, &tokens[..until], chunk).concat());
+        }
+        all
+    };
+    let setup = Setup { blocks: 16, ..Setup::default() };
+    let device = emulators(1, 0, Arithmetic::Exact);
+    assert_bits(&of(&setup), &of(&Setup { device, ..setup.clone() }), "steps of all sizes");
+}
+
+#[test]
+fn a_rank_that_fails_or_does_not_come_ends_the_model_in_time() {
+    let dir = drawn(&shape("Llama", &json!({})));
+    let patience = Duration::from_millis(400);
+    for broken in [0, 1] {
+        let emulators = [Arc::new(Emulator::new()), Arc::new(Emulator::new())];
+        let devices = emulators.iter().map(|emulator| emulator.clone() as Arc<dyn Device>);
+        let device = GpuDevices::new(devices.collect(), Arithmetic::Exact).unwrap();
+        let setup = Setup { device: Backend::Gpu(device), ranks: 2, patience, ..cpu() };
+        let mut model = network::open(dir.path(), &setup);
+        network::logits(&mut model, &[1, 2, 3], 3);
+        emulators[broken].break_after(10);
+        let mut table = BlockTable::default();
+        assert!(model.cache().reserve(&mut table, 1));
+        let begun = Instant::now();
+        let mut run = || {
+            let chunk = Chunk { table: &mut table, tokens: &[5], logits: 1 };
+            model.forward(&mut [chunk]).map(drop).unwrap_err().to_string()
+        };
+        let why = run();
+        assert!(why.contains("the emulator was told to fail") || why.contains("in vain"), "{why}");
+        assert!(begun.elapsed() < 10 * patience, "{:?}", begun.elapsed());
+        assert_eq!(run(), why);
+    }
+}
+
 /// Workers with the device `emulator`.
 #[cfg(feature = "emulator")]
 mod workers {
     use nsbridge_handler::AsyncHandler;
     use nsbridge_handler::testing::answer;
     use nsbridge_llama::Options;
+
+    use serde_json::Value;
 
     use super::{Arithmetic, json};
     use crate::replies::uncached;
@@ -172,6 +221,53 @@ mod workers {
                 for at in [0, 1, 11, 23] {
                     let again = answer(worker, &input, 7, &whole.0[..at]).unwrap();
                     assert_eq!(uncached(again), uncached(whole.clone()), "at {at}");
+                }
+            }
+        }
+    }
+
+    /// Inputs with each parameter of sampling.
+    fn inputs() -> Vec<Value> {
+        let all = json!({
+            "temperature": 0.9, "top_k": 100, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.2,
+            "frequency_penalty": 0.4, "presence_penalty": 0.3, "logit_bias": { "70": 1.5 },
+            "bad_token_ids": [71], "bad_token_sequences": [[65, 66], [73, 74, 75], [120]],
+            "stop_token_ids": [72], "min_tokens": 10, "ignore_eos": true
+        });
+        let told = json!({ "temperature": 0.7, "top_p": 0.9, "logprobs": true, "top_logprobs": 3 });
+        let several = json!({ "temperature": 1.2, "n": 3, "logprobs": true });
+        let grammar = json!({
+            "temperature": 0.8, "response_format": { "type": "json_object" }, "max_tokens": 40
+        });
+        let scored = json!({ "temperature": 0.0, "prompt_logprobs": 2, "max_tokens": 4 });
+        [json!({ "temperature": 0.0 }), all, told, several, grammar, scored]
+            .into_iter()
+            .map(|more| {
+                let mut input = json!({ "prompt": "灯台守の朝, and the ", "max_tokens": 16 });
+                input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                input
+            })
+            .collect()
+    }
+
+    #[test]
+    fn tokens_sampled_on_a_gpu_are_those_of_the_cpu_with_every_parameter() {
+        let (target, draft) = (Tiny::literate(), Tiny::literate());
+        draft.draw_again(0.242);
+        let cpu = target.load(on("cpu")).unwrap();
+        let gpu = target.load(on("emulator")).unwrap();
+        let drafted = target.load_with_draft(&draft, on("emulator")).unwrap();
+        let two = Options { tensor_parallel_degree: Some(2), ..on("emulator") };
+        let on_two = target.load(two).unwrap();
+        for input in inputs() {
+            let expected = answer(&cpu, &input, 7, &[]);
+            for worker in [&gpu, &drafted, &on_two] {
+                let made = answer(worker, &input, 7, &[]);
+                match (&expected, made) {
+                    (Ok(expected), Ok(made)) => {
+                        assert_eq!(uncached(made), uncached(expected.clone()), "{input}");
+                    }
+                    (expected, made) => panic!("{input}: {expected:?} and {made:?}"),
                 }
             }
         }

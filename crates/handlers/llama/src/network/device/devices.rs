@@ -77,6 +77,8 @@ fn open(number: usize) -> Result<Device, LoadError> {
         unsafe {
             cuda.disable_event_tracking();
         }
+        // A device without a pool has nothing to keep.
+        let _ = nsbridge_gpu::cuda::keep_memory(cuda.cuda_stream().context());
     }
     Ok(device)
 }

@@ -26,8 +26,6 @@ pub(super) struct Widths {
     /// Columns of `down`, and distance of the rows of its f32 input.
     pub(super) wide: usize,
     pub(super) wide_stride: usize,
-    /// Numbers of a row that leaves the device.
-    pub(super) out: usize,
     normed_forms: Vec<Form>,
     attended_forms: Vec<Form>,
     wide_forms: Vec<Form>,
@@ -48,7 +46,6 @@ impl Widths {
             attended: heads.queries * heads.dim,
             wide: 0,
             wide_stride: 0,
-            out: output.map_or(hidden, |output| output.matrix.padded()),
             normed_forms: vec![output.map_or(Form::Floats, GpuMatrix::form)],
             attended_forms: Vec::new(),
             wide_forms: Vec::new(),
@@ -111,29 +108,16 @@ impl Buffers {
     }
 }
 
-/// Buffers of the plan and of the results of steps.
+/// Buffer of the plan of a step.
 #[derive(Debug)]
 pub(super) struct Ends {
     pub(super) places: Places,
     pub(super) plan: Buffer,
-    /// Rows that leave the device.
-    pub(super) out: Buffer,
-    pub(super) out_rows: usize,
 }
 
 impl Ends {
-    pub(super) fn new(
-        device: &Arc<dyn Device>,
-        widths: &Widths,
-        places: Places,
-        out_rows: usize,
-    ) -> Result<Self> {
-        Ok(Self {
-            places,
-            plan: Buffer::zeroed(device, 4 * places.len())?,
-            out: Buffer::zeroed(device, 4 * out_rows * widths.out)?,
-            out_rows,
-        })
+    pub(super) fn new(device: &Arc<dyn Device>, places: Places) -> Result<Self> {
+        Ok(Self { places, plan: Buffer::zeroed(device, 4 * places.len())? })
     }
 }
 

@@ -1,7 +1,7 @@
 //! GPUs on which ranks compute, and their arithmetic.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use nsbridge_gpu::device::Device;
 use serde::{Deserialize, Serialize};
@@ -88,14 +88,15 @@ impl GpuDevices {
         &self.devices[rank.min(self.devices.len() - 1)]
     }
 
-    pub(super) fn records_launches(&self) -> bool {
-        self.recorded.load(Ordering::Relaxed)
+    /// Returns the switch of recorded launches.
+    pub(super) fn recorded(&self) -> Arc<AtomicBool> {
+        self.recorded.clone()
     }
 
     /// Selects whether the launches of a step are recorded, also for a model that is loaded.
     #[cfg(feature = "testing")]
     pub(crate) fn set_recorded(&self, recorded: bool) {
-        self.recorded.store(recorded, Ordering::Relaxed);
+        self.recorded.store(recorded, std::sync::atomic::Ordering::Relaxed);
     }
 
     pub(in crate::network) fn arithmetic(&self) -> Arithmetic {

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nsbridge_gpu::Result;
 use nsbridge_gpu::device::{Device, Graph};
@@ -11,7 +12,7 @@ use nsbridge_gpu::device::{Device, Graph};
 /// Numbers of rows for which launches are recorded. A step runs the launches of the next larger one.
 const BUCKETS: [usize; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
-/// What the launches of a step depend on besides its plan.
+/// Shape of a step, on which its launches depend besides its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Launches {
     /// Largest number of rows.
@@ -36,9 +37,15 @@ impl Launches {
 pub(super) struct Graphs {
     /// `None` for launches that ran once: those of a rare shape are not worth recording.
     graphs: HashMap<Launches, Option<Box<dyn Graph>>>,
+    /// False if launches are not to be recorded.
+    recorded: Arc<AtomicBool>,
 }
 
 impl Graphs {
+    pub(super) fn new(recorded: Arc<AtomicBool>) -> Self {
+        Self { recorded, ..Self::default() }
+    }
+
     /// Forgets all launches, before a buffer is freed.
     pub(super) fn clear(&mut self) {
         self.graphs.clear();
@@ -51,6 +58,9 @@ impl Graphs {
         device: &Arc<dyn Device>,
         record: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
+        if !self.recorded.load(Ordering::Relaxed) {
+            return record();
+        }
         let graph = match self.graphs.get_mut(&launches) {
             // The first time.
             None => {

@@ -67,7 +67,8 @@ impl Pack for GpuPack {
             }
         };
         let shape = Shape { rows, columns, segments };
-        let mut matrix = Matrix::pack(&self.device, layout, shape, row).map_err(failed)?;
+        let mut matrix =
+            Matrix::pack(&self.device, layout, shape, row).map_err(|error| failed(&error))?;
         if let Some((source, row)) = refused {
             let name = sources[source].name;
             let found = "a weight that is too large or no number, or of another format".to_owned();
@@ -76,7 +77,7 @@ impl Pack for GpuPack {
         }
         if let Some(bias) = bias {
             let bias: Vec<f32> = (0..matrix.padded()).map(bias).collect();
-            matrix.set_bias(&bias).map_err(failed)?;
+            matrix.set_bias(&bias).map_err(|error| failed(&error))?;
         }
         Ok(GpuMatrix { matrix, format })
     }
@@ -141,7 +142,7 @@ impl GpuLayer {
         windows: &[Option<usize>],
         device: &Arc<dyn Device>,
     ) -> Result<Self, LoadError> {
-        let there = |numbers: &[f32]| Buffer::of(device, numbers).map_err(failed);
+        let there = |numbers: &[f32]| Buffer::of(device, numbers).map_err(|error| failed(&error));
         let window = windows.iter().position(|window| *window == layer.window).unwrap_or_default();
         let head_norms = layer
             .head_norms
@@ -209,6 +210,6 @@ pub(super) fn in_parallel<T: Send>(
 }
 
 /// Returns the error of a device while a model is loaded.
-pub(super) fn failed(error: nsbridge_gpu::Error) -> LoadError {
+pub(super) fn failed(error: &nsbridge_gpu::Error) -> LoadError {
     LoadError::Worker(format!("a tensor could not be put on its device: {error}"))
 }

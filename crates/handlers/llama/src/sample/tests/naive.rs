@@ -123,7 +123,7 @@ fn defined(
     tokens.into_iter().reduce(|best, token| if score(token) > score(best) { token } else { best })
 }
 
-fn logits() -> impl Strategy<Value = Vec<f32>> {
+pub(super) fn logits() -> impl Strategy<Value = Vec<f32>> {
     let logit = prop_oneof![
         6 => -8.0f32..8.0,
         // Few distinct values, so that there are ties.
@@ -138,7 +138,7 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
     prop_oneof![plain, tied, peaked, prop::collection::vec(logit, 1..300)]
 }
 
-fn samplings() -> impl Strategy<Value = Sampling> {
+pub(super) fn samplings() -> impl Strategy<Value = Sampling> {
     let ids = || prop::collection::vec(0u32..80, 0..6);
     let adjusts = (
         prop::collection::btree_map(0u32..80, -9.0f32..9.0, 0..6),
@@ -172,7 +172,7 @@ fn samplings() -> impl Strategy<Value = Sampling> {
 }
 
 /// Generates a mask word of 32 tokens: all, none or some.
-fn words() -> impl Strategy<Value = u32> {
+pub(super) fn words() -> impl Strategy<Value = u32> {
     prop_oneof![Just(0), Just(u32::MAX), any::<u32>()]
 }
 

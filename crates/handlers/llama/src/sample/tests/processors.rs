@@ -11,11 +11,11 @@ use super::{History, Sampling, Scratch, naive};
 const TOLERANCE: f64 = 1e-5;
 
 #[derive(Deserialize)]
-struct Case {
+pub(super) struct Case {
     parameters: Parameters,
-    logits: Vec<f32>,
-    prompt: Vec<u32>,
-    reply: Vec<u32>,
+    pub(super) logits: Vec<f32>,
+    pub(super) prompt: Vec<u32>,
+    pub(super) reply: Vec<u32>,
     /// Kept tokens with their log-probabilities.
     left: Vec<(u32, f64)>,
 }
@@ -90,14 +90,23 @@ fn left(case: &Case, sampling: &Sampling) -> Vec<(u32, f64)> {
     tokens.into_iter().map(|id| (id, scaled(id) - all)).collect()
 }
 
-#[test]
-fn what_is_left_is_what_the_processors_of_transformers_leave() {
+/// Returns the cases, with their parameters apart.
+pub(super) fn cases() -> Vec<(Case, Sampling)> {
     let cases = include_str!("../../../tests/processors.json");
     let cases: Vec<Case> = serde_json::from_str(cases).unwrap();
+    let apart = |mut case: Case| {
+        let sampling = std::mem::take(&mut case.parameters).into();
+        (case, sampling)
+    };
+    cases.into_iter().map(apart).collect()
+}
+
+#[test]
+fn what_is_left_is_what_the_processors_of_transformers_leave() {
+    let cases = cases();
     assert!(cases.len() >= 20);
-    assert!(cases.iter().any(|case| case.parameters.banned_sequences.len() > 4));
-    for (at, mut case) in cases.into_iter().enumerate() {
-        let sampling = Sampling::from(std::mem::take(&mut case.parameters));
+    assert!(cases.iter().any(|(_, sampling)| sampling.banned_sequences.list().len() > 4));
+    for (at, (case, sampling)) in cases.into_iter().enumerate() {
         let ours = left(&case, &sampling);
         let ids = |left: &[(u32, f64)]| left.iter().map(|(id, _)| *id).collect::<Vec<_>>();
         assert_eq!(ids(&ours), ids(&case.left), "case {at}: {sampling:?}");
