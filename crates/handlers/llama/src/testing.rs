@@ -37,7 +37,7 @@ pub fn run_sampled(
 ) -> Result<Vec<Option<u32>>> {
     let (sampling, noise) = (Sampling::default(), Noise::new(7, &[]));
     let wanted = Wanted { history, sampling: &sampling, allowed: None, noise, index: 0 };
-    let rows = chunks.iter().map(|chunk| chunk.logits).sum();
+    let rows = chunks.iter().map(|chunk| chunk.logits as u32).sum();
     let mut draws = model.draws();
     for draws in &mut draws {
         (0..rows).for_each(|row| draws.add(wanted, row, None));

@@ -167,7 +167,7 @@ def stages(machine, state):
         Stage("racecheck", 200, sanitize("racecheck"), absent("compute-sanitizer")),
         Stage("exact", 200, [bench, "exact", device, *models]),
         Stage("bench-8b-bf16", 200, steps("llama-8b", "bf16")),
-        Stage("baseline-8b", 300, baseline + ["llama-8b"], no_torch),
+        Stage("baseline-8b", 400, baseline + ["llama-8b"], no_torch),
         Stage("bench-8b-q8_0", 200, steps("llama-8b", "q8_0")),
         Stage("bench-8b-q4_k", 200, steps("llama-8b", "q4_k")),
         Stage("bench-70b-q4_k", 400, steps("llama-70b", "q4_k")),
