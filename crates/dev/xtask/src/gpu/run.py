@@ -218,7 +218,9 @@ def figures(log):
 
 def short(figure):
     """Returns the figure as a person reads it."""
-    left_out = ("kind", "model", "device", "lines", "bytes", "steps", "min_ms", "max_ms", "passed")
+    if figure.get("kind") == "lines":
+        return "\n".join("    " + line for line in figure["lines"])
+    left_out = ("kind", "model", "device", "format", "kv", "bytes", "steps", "min_ms", "max_ms", "passed")
     words = []
     for name, value in figure.items():
         if name not in left_out and value is not None:

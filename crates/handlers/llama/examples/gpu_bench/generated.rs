@@ -217,8 +217,13 @@ fn pattern(dtype: Dtype) -> Vec<u8> {
         for at in exponents {
             block[*at] = block[*at] & random | fixed;
         }
-        if dtype == Dtype::F32 {
-            block[2] |= 0x80;
+        match dtype {
+            Dtype::F32 => block[2] |= 0x80,
+            // Numbers from -127 on: llama.cpp writes no -128, and the engine refuses it.
+            Dtype::Q8_0 => {
+                block[2..].iter_mut().filter(|own| **own == 0x80).for_each(|own| *own += 1)
+            }
+            _ => {}
         }
     }
     bytes
