@@ -16,7 +16,7 @@ STARTING = 120
 
 
 def measure(program, device, clients):
-    """Prints the tokens and the latencies of one client, and of several at once."""
+    """Prints the pieces and the latencies of one client, and of several at once."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -36,10 +36,10 @@ def measure(program, device, clients):
         print(json.dumps({"kind": "first", "text": first}), flush=True)
         alone, _ = together(port, 1)
         several, texts = together(port, clients)
-        for count, (seconds, tokens, firsts, ends) in ((1, alone), (clients, several)):
+        for count, (seconds, pieces, firsts, ends) in ((1, alone), (clients, several)):
             print(json.dumps({
-                "kind": "worker", "clients": count, "device": device, "tokens": tokens,
-                "tokens_per_s": tokens / seconds, "first_ms": statistics.median(firsts) * 1e3,
+                "kind": "worker", "clients": count, "device": device, "pieces": pieces,
+                "pieces_per_s": pieces / seconds, "first_ms": statistics.median(firsts) * 1e3,
                 "end_ms": statistics.median(ends) * 1e3, "slowest_ms": max(ends) * 1e3,
             }), flush=True)
         # The same seed again, beside others or not, is the same text.
@@ -69,10 +69,10 @@ def together(port, clients):
     lost = results.count(None)
     if lost:
         raise SystemExit(f"{lost} of {clients} clients have no reply")
-    tokens = sum(len(times) for _, times, _ in results)
+    pieces = sum(len(times) for _, times, _ in results)
     firsts = [times[0] - since for _, times, since in results]
     ends = [times[-1] - since for _, times, since in results]
-    return (seconds, tokens, firsts, ends), [text for text, _, _ in results]
+    return (seconds, pieces, firsts, ends), [text for text, _, _ in results]
 
 
 def ask(port, seed, tokens):
