@@ -39,7 +39,7 @@ pub fn run_sampled(
     let wanted = Wanted { history, sampling: &sampling, allowed: None, noise, index: 0 };
     let rows = chunks.iter().map(|chunk| chunk.logits as u32).sum();
     let mut draws = model.draws();
-    for draws in &mut draws {
+    if let Some(draws) = &mut draws {
         (0..rows).for_each(|row| draws.add(wanted, row, None));
     }
     let results = model.forward_drawn(chunks, draws)?;
