@@ -37,25 +37,11 @@ pub(crate) struct Arguments {
     emulator: bool,
 }
 
-/// Program to build.
-struct Program {
-    name: &'static str,
-    package: &'static str,
-    /// Features besides that of the device.
-    features: &'static str,
-    is_example: bool,
-}
+/// Programs: examples, and then the worker.
+const PROGRAMS: [&str; 3] = ["examples/self_test", "examples/gpu_bench", "nsbridge"];
 
-const PROGRAMS: [Program; 3] = [
-    Program { name: "self_test", package: "nsbridge-gpu", features: "", is_example: true },
-    Program {
-        name: "gpu_bench",
-        package: "nsbridge-llama",
-        features: ",testing",
-        is_example: true,
-    },
-    Program { name: "nsbridge", package: "nsbridge-cli", features: "", is_example: false },
-];
+/// Packages of the programs.
+const PACKAGES: [&str; 3] = ["nsbridge-gpu", "nsbridge-llama", "nsbridge-cli"];
 
 /// Builds and packs, and with `--emulator` runs the script.
 ///
@@ -63,7 +49,7 @@ const PROGRAMS: [Program; 3] = [
 ///
 /// Returns an error if a program does not build, if the folder is too large, or if a stage fails.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    // Both builds have their dependencies in common.
+    // Builds for GPUs and for the emulator have most dependencies in common.
     let target = root().join("target/cuda");
     let cargo = Cargo::here().with("CARGO_TARGET_DIR", &target);
     let (cargo, feature, folder) = if arguments.emulator {
@@ -76,10 +62,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
     }
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-    for program in &PROGRAMS {
-        output::step(program.name);
-        let built = build(&cargo, program, feature)?;
-        compress(&built, &folder.join(format!("{}.xz", program.name)))?;
+    output::step("the programs");
+    build(&cargo, feature)?;
+    for program in PROGRAMS {
+        compress(&target.join("release").join(program), &folder)?;
     }
     for file in FILES {
         copy(&root().join(file), &folder)?;
@@ -99,19 +85,23 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     if arguments.emulator { try_here(&folder) } else { Ok(()) }
 }
 
-/// Builds a program and returns its path.
-fn build(cargo: &Cargo, program: &Program, feature: &str) -> Result<PathBuf> {
-    let features = format!("{feature}{}", program.features);
-    let mut command = cargo.command(&["build", "--release", "-p", program.package]);
-    command.args(["--features", &features]);
-    command.args([if program.is_example { "--example" } else { "--bin" }, program.name]);
-    ensure!(cargo::run(command)?, "{} does not build", program.name);
-    let folder = cargo.target_dir().join("release");
-    Ok(if program.is_example { folder.join("examples") } else { folder }.join(program.name))
+/// Builds the programs. One command builds all of them, so that they have their dependencies in
+/// common.
+fn build(cargo: &Cargo, feature: &str) -> Result<()> {
+    let mut features = PACKAGES.map(|package| format!("{package}/{feature}")).join(",");
+    features.push_str(",nsbridge-llama/testing");
+    let mut command = cargo.command(&["build", "--release", "--features", &features]);
+    command.args(PACKAGES.iter().flat_map(|package| ["-p", package]));
+    command.args(["--example", "self_test", "--example", "gpu_bench", "--bin", "nsbridge"]);
+    ensure!(cargo::run(command)?, "cargo failed; it says why above");
+    Ok(())
 }
 
-fn compress(program: &Path, to: &Path) -> Result<()> {
-    let out = File::create(to).with_context(|| format!("writing {}", to.display()))?;
+/// Compresses a program into the folder.
+fn compress(program: &Path, folder: &Path) -> Result<()> {
+    let name = program.file_name().context("a program without a name")?;
+    let to = folder.join(name).with_extension("xz");
+    let out = File::create(&to).with_context(|| format!("writing {}", to.display()))?;
     let mut xz = Command::new("xz");
     xz.args(["--stdout", "--threads=0", "-6"]).arg(program).stdout(out);
     ensure!(cargo::run(xz)?, "xz failed; it says why above");
