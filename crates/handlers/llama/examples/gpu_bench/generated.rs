@@ -81,12 +81,12 @@ pub(crate) fn model(shape: Shape, dtype: Dtype) -> Result<Model> {
     let config = shape.config().to_string().into_bytes();
     // The list of tensors is that of the engine, which reads the configuration from a model.
     let none = Bytes::new(config.clone(), Vec::new(), Vec::new());
-    let read = Config::read(&Generated::new("none", none)).map_err(Error::fatal)?;
+    let read = Config::read(&Generated::model("none", none)).map_err(Error::fatal)?;
     let (path, head, tensors) = match dtype {
         Dtype::BF16 => safetensors(&read)?,
         _ => gguf(&read, dtype)?,
     };
-    Ok(Generated::new(path, Bytes::new(config, head, tensors)))
+    Ok(Generated::model(path, Bytes::new(config, head, tensors)))
 }
 
 type File = (&'static str, Vec<u8>, Vec<(Range<u64>, Dtype)>);
@@ -221,7 +221,7 @@ fn pattern(dtype: Dtype) -> Vec<u8> {
             Dtype::F32 => block[2] |= 0x80,
             // Numbers from -127 on: llama.cpp writes no -128, and the engine refuses it.
             Dtype::Q8_0 => {
-                block[2..].iter_mut().filter(|own| **own == 0x80).for_each(|own| *own += 1)
+                block[2..].iter_mut().filter(|own| **own == 0x80).for_each(|own| *own += 1);
             }
             _ => {}
         }
@@ -230,7 +230,7 @@ fn pattern(dtype: Dtype) -> Vec<u8> {
 }
 
 impl Generated {
-    fn new(path: &str, bytes: Bytes) -> Model {
+    fn model(path: &str, bytes: Bytes) -> Model {
         let config = FileEntry::new("config.json", bytes.config.len() as u64);
         let files = [config, FileEntry::new(path, bytes.size())];
         Model::from_source(Arc::new(Self { files, bytes: Arc::new(bytes) }))
