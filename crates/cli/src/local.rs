@@ -28,6 +28,9 @@ pub(crate) struct Pair {
     /// bundled model has one.
     #[arg(long, value_name = "PATH")]
     draft: Option<PathBuf>,
+    /// Device that computes: cpu, cuda or cuda:N [default: cpu]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
 }
 
 /// Running worker, its queue and its keys.
@@ -62,7 +65,9 @@ impl Local {
             .into_iter()
             .filter_map(|(name, path)| Some((name.to_owned(), Model::at(path?))))
             .collect();
-        Self::serve::<Llama>(name, nsbridge_llama::Options::default(), models).await
+        let device = pair.device.clone();
+        let options = nsbridge_llama::Options { device, ..nsbridge_llama::Options::default() };
+        Self::serve::<Llama>(name, options, models).await
     }
 
     /// Starts a worker of this handler. `name` is that of the model's files.

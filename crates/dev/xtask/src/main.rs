@@ -1,5 +1,5 @@
 //! Development chores: `cargo xtask test | lint | api | boards | book | ci | page | chaos | attack | fuzz |
-//! vocabularies | cuda | models | outside | bench SUITE`.
+//! vocabularies | cuda | gpu-run | models | outside | bench SUITE`.
 
 mod alerts;
 mod api;
@@ -13,6 +13,7 @@ mod chaos;
 mod ci;
 mod cuda;
 mod fuzz;
+mod gpu;
 mod lint;
 mod machine;
 mod mutants;
@@ -111,6 +112,15 @@ enum Chore {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
+    /// Builds and packs everything that a machine with a GPU runs, for a machine without Rust and
+    /// without a network.
+    ///
+    /// The folder target/gpu-run has the programs, for Hopper, and the script run.py, which
+    /// docs/gpu.md describes.
+    GpuRun {
+        #[command(flatten)]
+        arguments: gpu::Arguments,
+    },
     /// Fuzzes the parsers of model files, guided by code coverage.
     ///
     /// Without arguments each target runs for a minute. Findings are kept in target/fuzz/findings.
@@ -167,6 +177,7 @@ fn main() -> ExitCode {
         },
         Chore::Attack { arguments } => attack::run(&Cargo::here(), &arguments),
         Chore::Cuda { check, arguments } => cuda::run(check, &arguments),
+        Chore::GpuRun { arguments } => gpu::run(arguments),
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),
         Chore::Models => models(),
         Chore::Outside { arguments } => outside::run(&Cargo::here(), &arguments),

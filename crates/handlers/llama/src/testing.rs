@@ -1,14 +1,63 @@
-//! Readers of a model's text files, for tests with arbitrary bytes; and files in formats that
-//! `nsbridge model quantize` does not write, for tests and benchmarks.
+//! Readers of a model's text files, for tests with arbitrary bytes; files in formats that `nsbridge
+//! model quantize` does not write; and the means of benchmarks.
 
 use std::time::UNIX_EPOCH;
 
 use nsbridge_handler::{Model, Result, TextInput};
 
-use crate::LoadError;
+use crate::sample::Wanted;
 use crate::tokenizer::ChatTokenizer;
+use crate::{
+    Backend, BlockTable, Chunk, History, KvCacheManager, LoadError, Noise, Sampling, Scratch,
+    weights,
+};
 
 pub use crate::quantize::nearest::write_in;
+
+/// Reserves blocks for `tokens` more tokens, and marks the tokens as computed. Their keys and values
+/// are whatever the cache has there. Returns false if there are not enough blocks.
+pub fn assume(cache: &mut KvCacheManager, table: &mut BlockTable, tokens: usize) -> bool {
+    let there = cache.reserve(table, tokens);
+    if there {
+        table.grow(tokens);
+    }
+    there
+}
+
+/// Runs the tokens of the chunks, and samples a token for each requested row, on the device if it
+/// can.
+///
+/// # Errors
+///
+/// Returns the errors of [`Model::forward`](crate::Model::forward).
+pub fn run_sampled(
+    model: &mut crate::Model,
+    chunks: &mut [Chunk<'_>],
+    history: &History,
+) -> Result<Vec<Option<u32>>> {
+    let (sampling, noise) = (Sampling::default(), Noise::new(7, &[]));
+    let wanted = Wanted { history, sampling: &sampling, allowed: None, noise, index: 0 };
+    let rows = chunks.iter().map(|chunk| chunk.logits as u32).sum();
+    let mut draws = model.draws();
+    if let Some(draws) = &mut draws {
+        (0..rows).for_each(|row| draws.add(wanted, row, None));
+    }
+    let results = model.forward_drawn(chunks, draws)?;
+    let mut scratch = Scratch::default();
+    Ok(results.rows().map(|row| row.sample(wanted, &mut scratch)).collect())
+}
+
+/// Selects whether the launches of a step on GPUs are recorded, and enqueued as one.
+pub fn record_launches(backend: &Backend, recorded: bool) {
+    if let Backend::Gpu(on) = backend {
+        on.set_recorded(recorded);
+    }
+}
+
+/// Returns the name in GGUF files of a tensor named as in transformers.
+pub fn gguf_name(tensor: &str) -> Option<String> {
+    weights::gguf_name(tensor)
+}
 
 /// A model's tokenizer with its chat template.
 #[derive(Debug)]

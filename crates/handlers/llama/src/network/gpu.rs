@@ -163,7 +163,7 @@ impl GpuShard {
             out_rows: 0,
             hidden: setup.hidden,
             eps: config.rms_norm_eps,
-            graphs: Graphs::default(),
+            graphs: Graphs::new(on.recorded()),
             sums: Vec::new(),
             flags: Vec::new(),
             number: 0,

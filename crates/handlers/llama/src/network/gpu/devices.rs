@@ -1,6 +1,7 @@
 //! GPUs on which ranks compute, and their arithmetic.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use nsbridge_gpu::device::Device;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,8 @@ pub struct GpuDevices {
     /// Device of rank i; ranks beyond the list share the last device.
     devices: Vec<Arc<dyn Device>>,
     arithmetic: Arithmetic,
+    /// True if the launches of a step are recorded, and enqueued as one.
+    recorded: Arc<AtomicBool>,
 }
 
 impl GpuDevices {
@@ -39,7 +42,7 @@ impl GpuDevices {
         if devices.is_empty() {
             return Err(LoadError::Worker("a model on GPUs needs a device".to_owned()));
         }
-        Ok(Self { devices, arithmetic })
+        Ok(Self { devices, arithmetic, recorded: Arc::new(AtomicBool::new(true)) })
     }
 
     /// Opens the GPUs with these numbers, one for each rank. Each rank has a stream of its own, also
@@ -83,6 +86,17 @@ impl GpuDevices {
     /// Returns the device of a rank.
     pub(super) fn device(&self, rank: usize) -> &Arc<dyn Device> {
         &self.devices[rank.min(self.devices.len() - 1)]
+    }
+
+    /// Returns the switch of recorded launches.
+    pub(super) fn recorded(&self) -> Arc<AtomicBool> {
+        self.recorded.clone()
+    }
+
+    /// Selects whether the launches of a step are recorded, also for a model that is loaded.
+    #[cfg(feature = "testing")]
+    pub(crate) fn set_recorded(&self, recorded: bool) {
+        self.recorded.store(recorded, std::sync::atomic::Ordering::Relaxed);
     }
 
     pub(in crate::network) fn arithmetic(&self) -> Arithmetic {

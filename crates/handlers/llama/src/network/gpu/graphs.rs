@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nsbridge_gpu::Result;
 use nsbridge_gpu::device::{Device, Graph};
@@ -39,9 +40,15 @@ impl Launches {
 pub(super) struct Graphs {
     /// `None` for launches that ran once: those of a rare shape are not worth recording.
     graphs: HashMap<Launches, Option<Box<dyn Graph>>>,
+    /// False if launches are not to be recorded.
+    recorded: Arc<AtomicBool>,
 }
 
 impl Graphs {
+    pub(super) fn new(recorded: Arc<AtomicBool>) -> Self {
+        Self { recorded, ..Self::default() }
+    }
+
     /// Forgets all launches, before a buffer is freed.
     pub(super) fn clear(&mut self) {
         self.graphs.clear();
@@ -54,6 +61,9 @@ impl Graphs {
         device: &Arc<dyn Device>,
         record: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
+        if !self.recorded.load(Ordering::Relaxed) {
+            return record();
+        }
         let graph = match self.graphs.get_mut(&launches) {
             // The first time.
             None => {
