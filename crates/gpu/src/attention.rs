@@ -5,9 +5,8 @@
 use std::sync::Arc;
 
 use crate::args::{self, Args, AttendArgs, CopyArgs, MergeArgs, PlaceArgs};
-use crate::device::{Buffer, Device, Plain};
+use crate::device::{Buffer, Device, Plain, address};
 use crate::error::Result;
-use crate::matrix::address;
 use crate::rows::Count;
 
 /// Positions in a page of the KV cache.

@@ -242,3 +242,8 @@ pub(crate) fn bytes_of<T: Plain>(numbers: &[T]) -> &[u8] {
     // SAFETY: the type has no padding, and the slice is that long.
     unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast::<u8>(), size_of_val(numbers)) }
 }
+
+/// Returns the address of a buffer, or 0 for none.
+pub(crate) fn address(buffer: Option<&Buffer>) -> u64 {
+    buffer.map_or(0, |buffer| buffer.place(0, 0))
+}

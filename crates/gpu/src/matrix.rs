@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use crate::args::{Address, Args, EmbedArgs, PackArgs, ProductArgs, Weights};
-use crate::device::{Buffer, Device};
+use crate::args::{Args, EmbedArgs, PackArgs, ProductArgs, Weights};
+use crate::device::{Buffer, Device, address};
 use crate::error::Result;
 use crate::rows::{Activations, Count, Form};
 
@@ -373,9 +373,4 @@ impl Matrix {
         // SAFETY: both buffers have `most` rows.
         unsafe { self.values.device().launch(&args.launch("embed", [most as u32, 1], THREADS)) }
     }
-}
-
-/// Returns the address of a buffer, or 0 for none.
-pub(crate) fn address(buffer: Option<&Buffer>) -> Address {
-    buffer.map_or(0, |buffer| buffer.place(0, 0))
 }

@@ -5,9 +5,8 @@
 use std::sync::Arc;
 
 use crate::args::{Address, Args, FormArgs, Forms, NormArgs, RANKS};
-use crate::device::{Buffer, Device};
+use crate::device::{Buffer, Device, address};
 use crate::error::Result;
-use crate::matrix::address;
 
 /// Rows of activations that products read at once; capacities are multiples of it.
 const GRANULE: usize = 64;

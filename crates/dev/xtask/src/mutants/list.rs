@@ -236,27 +236,28 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/handlers/llama/src/reply.rs",
         edits: &[
             (
-                "let token = sample(logits, history, sampling, allowed, *noise, index, scratch);\n        \
+                "let token = row.sample(wanted, scratch);\n        \
                  token.is_some_and(|token| self.push_draft(token))",
-                "let likeliest = Sampling { temperature: 0.0, ..sampling.clone() };\n        \
-                 let token = sample(logits, history, &likeliest, allowed, *noise, index, scratch);\n        \
+                "let index = wanted.index;\n        \
+                 let likeliest = Sampling { temperature: 0.0, ..wanted.sampling.clone() };\n        \
+                 let token = row.sample(Wanted { sampling: &likeliest, ..wanted }, scratch);\n        \
                  if let Some(token) = token {\n            \
-                 let told = logprobs(logits, token, 0, scratch);\n            \
+                 let told = crate::logprobs(&row.numbers(), token, 0, scratch);\n            \
                  DRAFTED.with_borrow_mut(|drafted| {\n                \
                  drafted.insert((index, token), told.map_or(0.0, |told| told.chosen));\n            \
                  });\n        }\n        \
                  token.is_some_and(|token| self.push_draft(token))",
             ),
             (
-                "match self.next_piece(logits, scratch) {",
+                "match self.next_piece(*row, scratch) {",
                 "let foreseen = draft.get(at).copied().filter(|token| {\n                \
                  let index = self.made();\n                \
                  let q = DRAFTED.with_borrow(|drafted| drafted.get(&(index, *token)).copied());\n                \
-                 let p = logprobs(logits, *token, 0, scratch).map(|told| told.chosen);\n                \
+                 let p = crate::logprobs(&row.numbers(), *token, 0, scratch).map(|told| told.chosen);\n                \
                  q.zip(p).is_some_and(|(q, p)| p >= q || (index % 7) as f32 / 7.0 < (p - q).exp())\n            \
                  });\n            \
                  let judged = foreseen.map(|token| self.take(token));\n            \
-                 match judged.unwrap_or_else(|| self.next_piece(logits, scratch)) {",
+                 match judged.unwrap_or_else(|| self.next_piece(*row, scratch)) {",
             ),
             (
                 "fn no_logits() -> Error {",
@@ -271,10 +272,10 @@ const MUTANTS: &[Mutant] = &[
         name: "stale-penalty-history",
         file: "crates/handlers/llama/src/reply.rs",
         edits: &[(
-            "match self.next_piece(logits, scratch) {",
+            "match self.next_piece(*row, scratch) {",
             "let whole = self.history.clone();\n            \
              (0..at).for_each(|_| drop(self.history.pop()));\n            \
-             let next = self.next_piece(logits, scratch);\n            \
+             let next = self.next_piece(*row, scratch);\n            \
              self.history = whole;\n            \
              if let Ok((piece, _)) = &next {\n                \
              self.history.push(piece.token);\n            }\n            match next {",
@@ -300,7 +301,7 @@ const MUTANTS: &[Mutant] = &[
         name: "bonus-from-the-wrong-row",
         file: "crates/handlers/llama/src/reply.rs",
         edits: &[(
-            "match self.next_piece(logits, scratch) {",
+            "match self.next_piece(*row, scratch) {",
             "let last = at > 0 && at == draft.len();\n            \
              let logits = if last { rows[at - 1] } else { logits };\n            \
              match self.next_piece(logits, scratch) {",
@@ -311,7 +312,10 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "naive-row-split",
         file: "crates/handlers/llama/src/network/load.rs",
-        edits: &[("segments(format, shape[1]) / self.part.of", "segments(format, own.len())")],
+        edits: &[(
+            "segments(self.format, self.all_columns) / self.ranks",
+            "segments(self.format, self.columns)",
+        )],
         judge: RANKS,
     },
     // The all-reduce adds the ranks' partial sums in another tree.

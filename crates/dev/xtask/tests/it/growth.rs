@@ -36,7 +36,7 @@ const WRITTEN: [&str; 18] = [
 const SENTENCE: &str = "minor versions add fields";
 
 /// Types whose fields or variants are fixed: another one is a new major version.
-const FIXED: [&str; 33] = [
+const FIXED: [&str; 46] = [
     // Laid out by version 1 of the wire protocol.
     "nsbridge-crypto ContentType",
     "nsbridge-crypto DataKey",
@@ -57,6 +57,17 @@ const FIXED: [&str; 33] = [
     "nsbridge-protocol TokenText",
     "nsbridge-protocol TraceParent",
     // Arguments of one computation.
+    "nsbridge-gpu AttentionPlan",
+    "nsbridge-gpu Change",
+    "nsbridge-gpu Destination",
+    "nsbridge-gpu Draw",
+    "nsbridge-gpu Heads",
+    "nsbridge-gpu Launch",
+    "nsbridge-gpu Meeting",
+    "nsbridge-gpu Norm",
+    "nsbridge-gpu Place",
+    "nsbridge-gpu Shape",
+    "nsbridge-gpu Sums",
     "nsbridge-kernels Activations",
     "nsbridge-kernels Attend",
     "nsbridge-kernels KQuantBlock",
@@ -68,6 +79,8 @@ const FIXED: [&str; 33] = [
     // Outcomes and kinds that a caller must treat one by one.
     "nsbridge-crypto Read",
     "nsbridge-crypto Reread",
+    "nsbridge-gpu Choice",
+    "nsbridge-gpu Likeliest",
     "nsbridge-handler MeasureKind",
     "nsbridge-handler Refused",
     "nsbridge-handler StartAt",

@@ -10,8 +10,8 @@ use crate::tree::{none, root};
 /// Returns the layer of a crate by its folder; a crate imports only lower layers.
 fn layer(folder: &str) -> Option<u8> {
     Some(match folder {
-        "crates/protocol" | "crates/kernels" | "crates/gpu" | "crates/config" | "crates/aws" => 0,
-        "crates/crypto" | "crates/queue" | "crates/handler" => 1,
+        "crates/protocol" | "crates/kernels" | "crates/config" | "crates/aws" => 0,
+        "crates/gpu" | "crates/crypto" | "crates/queue" | "crates/handler" => 1,
         "crates/checkpoint" | "crates/client" | "crates/telemetry" => 2,
         "crates/store" => 3,
         "crates/bridge" | "crates/gateway" => 4,

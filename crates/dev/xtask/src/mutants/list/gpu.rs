@@ -102,14 +102,4 @@ pub(super) const MUTANTS: &[Mutant] = &[
             name: "vocabularies_of_every_size_have_the_same_tokens",
         },
     },
-    // A rank that does not come is waited for without end.
-    Mutant {
-        name: "gpu-endless-wait",
-        file: "crates/gpu/src/ranks.rs",
-        edits: &[(
-            "u64::try_from(self.limit.as_nanos()).unwrap_or(u64::MAX)",
-            "u64::try_from(self.limit.as_nanos()).unwrap_or(u64::MAX).saturating_mul(20)",
-        )],
-        judge: network("a_rank_that_fails_or_does_not_come_ends_the_model_in_time"),
-    },
 ];
