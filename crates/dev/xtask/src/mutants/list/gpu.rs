@@ -87,7 +87,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "gpu-stale-graph",
         file: "crates/handlers/llama/src/network/gpu/graphs.rs",
-        edits: &[("        self.graphs.clear();\n", "")],
+        edits: &[("fn clear(&mut self) {\n        self.graphs.clear();", "fn clear(&mut self) {")],
         judge: network("recorded_launches_use_the_buffers_of_their_step"),
     },
     // Of equal scores, the larger token wins.
