@@ -32,7 +32,7 @@ pub use self::backend::{Backend, CandleDevices};
 pub use self::gpu::{Arithmetic, GpuDevices};
 
 use self::plan::Step;
-use self::rank::Rank;
+use self::rank::{Rank, Rows};
 use self::ranks::Ranks;
 pub use self::ranks::Watch;
 use self::step::WIDEST_HEAD;
@@ -273,16 +273,9 @@ impl Model {
     /// logits, too few reserved blocks, or a token that is outside the vocabulary or beyond the
     /// context. Returns an error if a rank is lost, in this call and in all later ones.
     pub fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Logits<'_>> {
-        for chunk in &*chunks {
-            self.check(chunk)?;
-        }
-        let data = self.ranks.run(Step::new(chunks, self.cache.take_copies()));
-        // No other rank can compute a lost rank's part, so the model is at its end.
-        let data = data.map_err(|lost| Error::fatal(lost.to_string()))?;
-        for chunk in chunks {
-            chunk.table.grow(chunk.tokens.len());
-        }
-        Ok(Logits { data: data.numbers, stride: data.stride, width: self.width })
+        let Results { step, rank, width } = self.forward_drawn(chunks, None)?;
+        let Rows { numbers, stride } = rank.logits(&step);
+        Ok(Logits { data: numbers, stride, width })
     }
 
     /// Runs the tokens of the chunks. Of the requested logits, the device samples these tokens, if it
@@ -300,8 +293,8 @@ impl Model {
             self.check(chunk)?;
         }
         let step = Step { draws, ..Step::new(chunks, self.cache.take_copies()) };
-        let (step, rank) =
-            self.ranks.run_drawn(step).map_err(|lost| Error::fatal(lost.to_string()))?;
+        // No other rank can compute a lost rank's part, so the model is at its end.
+        let (step, rank) = self.ranks.run(step).map_err(|lost| Error::fatal(lost.to_string()))?;
         for chunk in chunks {
             chunk.table.grow(chunk.tokens.len());
         }

@@ -18,7 +18,7 @@ use super::device::DeviceShard;
 use super::gpu::GpuShard;
 use super::part::Part;
 use super::plan::Step;
-use super::rank::{Rank, Rows};
+use super::rank::Rank;
 use super::shard::Shard;
 use super::{Backend, Setup};
 
@@ -137,33 +137,18 @@ impl Ranks {
         Watch(self.others.group.clone())
     }
 
-    /// Runs a step and returns the requested logits.
+    /// Runs a step. Returns it with rank 0, which has its results.
     ///
     /// # Errors
     ///
     /// Returns an error if a rank is lost, in this step or an earlier one.
-    pub(super) fn run(&mut self, step: Step) -> Result<Rows<'_>, RankLost> {
-        let step = self.run_all(step)?;
-        Ok(self.first.logits(&step))
-    }
-
-    /// Runs a step that samples on the device. Returns rank 0.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of [`run`](Self::run).
-    pub(super) fn run_drawn(&mut self, step: Step) -> Result<(Arc<Step>, &dyn Rank), RankLost> {
-        let step = self.run_all(step)?;
-        Ok((step, &*self.first))
-    }
-
-    fn run_all(&mut self, step: Step) -> Result<Arc<Step>, RankLost> {
+    pub(super) fn run(&mut self, step: Step) -> Result<(Arc<Step>, &dyn Rank), RankLost> {
         let step = Arc::new(step);
         // A rank whose thread has ended is noticed at the first rendezvous.
         self.others.steps.iter().for_each(|steps| drop(steps.send(step.clone())));
         let _ends = EndOnPanic(&self.others.group);
         self.first.run(&step)?;
-        Ok(step)
+        Ok((step, &*self.first))
     }
 }
 
