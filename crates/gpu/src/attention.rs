@@ -87,11 +87,6 @@ impl KvCache {
         Ok(Self { keys, values, heads, pages, layers, brains })
     }
 
-    /// Returns the size in bytes.
-    pub fn bytes(&self) -> usize {
-        self.keys.bytes() + self.values.bytes()
-    }
-
     /// Returns the buffers of keys and of values.
     pub fn buffers(&self) -> [&Buffer; 2] {
         [&self.keys, &self.values]

@@ -116,11 +116,6 @@ impl Emulator {
     pub fn break_after(&self, launches: u64) {
         self.shared.broken_from.store(self.launches() + launches.max(1), Ordering::Relaxed);
     }
-
-    /// Returns the size of the struct that a kernel takes, if there is such a kernel.
-    pub fn args_of(&self, kernel: &'static str) -> Option<usize> {
-        self.shared.kernel(kernel).ok().map(|kernel| kernel.args as usize)
-    }
 }
 
 impl Shared {

@@ -101,14 +101,6 @@ impl Batch {
         }
     }
 
-    /// Removes all tokens.
-    pub fn clear(&mut self) {
-        self.rows.clear();
-        self.words.clear();
-        self.changes.clear();
-        (self.is_drawn, self.is_cut, self.has_nucleus) = (false, false, false);
-    }
-
     /// Returns the number of logits of a row.
     pub fn vocab(&self) -> usize {
         self.vocab

@@ -78,7 +78,7 @@ impl Hash {
 }
 
 /// Numbers from -1 to 1.
-fn numbers(seed: u64, len: usize) -> Vec<f32> {
+pub(crate) fn numbers(seed: u64, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005);

@@ -13,6 +13,8 @@ use nsbridge_gpu::device::{Buffer, Device};
 use nsbridge_gpu::emulator::Emulator;
 use nsbridge_gpu::rows::Count;
 
+use self_test::cases::numbers;
+
 /// Orders in which the threads of a block run. A missing barrier gives other results in one of them.
 const ORDERS: [u32; 4] = [0, 1, 2, 77];
 
@@ -20,17 +22,6 @@ fn device(order: u32) -> Arc<dyn Device> {
     let emulator = Emulator::new();
     emulator.set_order(order);
     Arc::new(emulator)
-}
-
-/// Numbers that look random, from -1 to 1.
-fn numbers(seed: u64, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
-    let mut next = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..len).map(|_| next()).collect()
 }
 
 fn counts(device: &Arc<dyn Device>, numbers: &[u32]) -> Buffer {

@@ -1,7 +1,7 @@
 //! The results that the self-test of a device expects are those of the emulator.
 
 #[path = "../../examples/self_test/cases.rs"]
-mod cases;
+pub(crate) mod cases;
 
 use cases::{Outcome, TOLERANCE};
 
