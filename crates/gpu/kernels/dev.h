@@ -13,10 +13,18 @@
 // A kernel takes one struct, and blocks of at most this many threads. Two blocks have registers.
 #define KERNEL(name, Args, threads)                                                                \
     extern "C" __global__ void __launch_bounds__(threads, 2) name(const __grid_constant__ Args a)
+// The same for kernels with so much shared memory that few blocks run at once: one has registers.
+#define LARGE_KERNEL(name, Args, threads)                                                          \
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Args a)
 // Memory that the threads of a block share. Its contents are undefined when a block begins.
 #define SHARED(Type, name)                                                                         \
     using name##_type = Type;                                                                      \
     __shared__ name##_type name
+// The same for the one variable whose bytes are given at the launch.
+#define LARGE_SHARED(Type, name)                                                                   \
+    using name##_type = Type;                                                                      \
+    extern __shared__ uint4 large_shared[];                                                        \
+    name##_type &name = *reinterpret_cast<name##_type *>(large_shared)
 
 #define THREAD threadIdx.x
 #define THREADS blockDim.x
@@ -105,6 +113,35 @@ DEVICE Two load_two(const void *at) {
     return Two{{v.x, v.y}};
 }
 template <typename T> DEVICE T load(const T *at) { return __ldg(at); }
+// Loads 16 bytes as `load_four`, and does not keep them in the cache of the multiprocessor.
+DEVICE Four stream_four(const void *at) {
+    Four v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+        : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
+        : "l"(at));
+    return v;
+}
+
+// Copies 16 bytes to shared memory, at the latest when the thread waits for the copies.
+DEVICE void copy_later(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     uint32_t(__cvta_generic_to_shared(to))),
+                 "l"(from)
+                 : "memory");
+}
+// The same for 4 bytes.
+DEVICE void copy_word_later(void *to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
+                     uint32_t(__cvta_generic_to_shared(to))),
+                 "l"(from)
+                 : "memory");
+}
+// Makes a group of the thread's copies since the last one.
+DEVICE void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for all groups of the thread but the last N.
+template <int N> DEVICE void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 
 #else
 #include "emulator.h"
@@ -113,6 +150,8 @@ template <typename T> DEVICE T load(const T *at) { return __ldg(at); }
 constexpr int WARP = 32;
 
 DEVICE uint32_t load_word(const void *at) { return load(static_cast<const uint32_t *>(at)); }
+
+DEVICE uint32_t least_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 DEVICE int lane() { return int(THREAD) % WARP; }
 DEVICE int warp() { return int(THREAD) / WARP; }

@@ -48,12 +48,27 @@ constexpr uint32_t MOST_THREADS = 1024;
 constexpr size_t STACK = 256 << 10;
 constexpr size_t SHARED_BYTES = 128 << 10;
 constexpr uint32_t VARIABLES = 16;
+constexpr uint32_t COPIES = 128;
 
 const Entry *entries = nullptr;
 
 struct Variable {
     const void *key;
     uint32_t at;
+};
+
+struct Copy {
+    void *to;
+    const void *from;
+    uint32_t bytes;
+    uint32_t group;
+};
+
+// Copies of a thread that it has not waited for.
+struct Copies {
+    Copy all[COPIES];
+    uint32_t many;
+    uint32_t groups;
 };
 
 // Fibers of one thread of the CPU, made once.
@@ -74,6 +89,8 @@ struct Fibers {
     Variable variables[VARIABLES];
     uint32_t known;
     uint32_t used;
+    uint32_t given;
+    Copies copies[MOST_THREADS];
     alignas(128) unsigned char shared[SHARED_BYTES];
 };
 __thread Fibers *fibers = nullptr;
@@ -101,6 +118,9 @@ void begin() {
     Fibers &own = *fibers;
     own.entry->body(own.args);
     uint32_t from = block.thread;
+    if (own.copies[from].many > 0) {
+        fail("a thread does not wait for its copies");
+    }
     own.ended[from] = true;
     own.live--;
     own.idle = 0;
@@ -158,6 +178,7 @@ void run_block(uint32_t order) {
     uint32_t threads = block.threads;
     for (uint32_t thread = 0; thread < threads; thread++) {
         own.ended[thread] = false;
+        own.copies[thread].many = own.copies[thread].groups = 0;
         prepare(thread);
     }
     for (uint32_t warp = 0; warp < (threads + 31) / 32; warp++) {
@@ -241,6 +262,39 @@ unsigned char *shared(const void *variable, uint32_t bytes) {
     return own.shared + at;
 }
 
+void need_shared(uint32_t bytes) {
+    if (bytes > fibers->given) {
+        fail("the launch gives too little shared memory");
+    }
+}
+
+void copy_later(void *to, const void *from, uint32_t bytes) {
+    Copies &own = fibers->copies[block.thread];
+    if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) {
+        fail("a copy of odd addresses");
+    }
+    if (own.many == COPIES) {
+        fail("too many copies");
+    }
+    own.all[own.many++] = Copy{to, from, bytes, own.groups};
+}
+
+void end_copies() { fibers->copies[block.thread].groups++; }
+
+void wait_for_copies(uint32_t but) {
+    Copies &own = fibers->copies[block.thread];
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < own.many; i++) {
+        const Copy &copy = own.all[i];
+        if (copy.group + but < own.groups) {
+            memcpy(copy.to, copy.from, copy.bytes);
+        } else {
+            own.all[left++] = copy;
+        }
+    }
+    own.many = left;
+}
+
 } // namespace emulator
 
 // The kernels are part of this file, since a linker would leave out a file of which nothing is called.
@@ -264,7 +318,8 @@ const void *nsbridge_gpu_kernel(const char *name, uint32_t *bytes, uint32_t *thr
 
 // Runs all blocks of a launch.
 void nsbridge_gpu_launch(
-    const void *kernel, const uint32_t *blocks, uint32_t threads, const void *args, uint32_t order) {
+    const void *kernel, const uint32_t *blocks, uint32_t threads, uint32_t shared, const void *args,
+    uint32_t order) {
     if (!fibers) {
         fibers = static_cast<Fibers *>(calloc(1, sizeof(Fibers)));
         void *stacks = mmap(nullptr, STACK * MOST_THREADS, PROT_READ | PROT_WRITE,
@@ -277,6 +332,7 @@ void nsbridge_gpu_launch(
     }
     fibers->entry = static_cast<const Entry *>(kernel);
     fibers->args = args;
+    fibers->given = shared;
     block.threads = threads;
     block.warps = fibers->warps;
     for (int i = 0; i < 2; i++) {

@@ -46,6 +46,13 @@ void meet();
 void pause();
 uint64_t nanoseconds();
 unsigned char *shared(const void *variable, uint32_t bytes);
+// Fails if a launch gives fewer bytes of shared memory.
+void need_shared(uint32_t bytes);
+// Copies when the thread waits, so that a copy without a wait shows.
+void copy_later(void *to, const void *from, uint32_t bytes);
+void end_copies();
+// Copies all groups but the last `but`.
+void wait_for_copies(uint32_t but);
 
 // Memory of the running warp that its lanes write before `meet` and read after it.
 inline unsigned char *exchanged() {
@@ -64,11 +71,15 @@ inline unsigned char *exchanged() {
     }                                                                                              \
     static const emulator::Entry name##_entry(#name, name##_run, sizeof(Args), threads);           \
     static void name##_body(const Args &a)
+#define LARGE_KERNEL(name, Args, threads) KERNEL(name, Args, threads)
 #define SHARED(Type, name)                                                                         \
     static const char name##_variable = 0;                                                         \
     using name##_type = Type;                                                                      \
     name##_type &name =                                                                            \
         *reinterpret_cast<name##_type *>(emulator::shared(&name##_variable, sizeof(name##_type)))
+#define LARGE_SHARED(Type, name)                                                                   \
+    SHARED(Type, name);                                                                            \
+    emulator::need_shared(sizeof(name##_type))
 
 #define THREAD emulator::block.thread
 #define THREADS emulator::block.threads
@@ -188,3 +199,9 @@ struct alignas(8) Two {
 };
 inline Two load_two(const void *at) { return *static_cast<const Two *>(at); }
 template <typename T> inline T load(const T *at) { return *at; }
+inline Four stream_four(const void *at) { return load_four(at); }
+
+inline void copy_later(void *to, const void *from) { emulator::copy_later(to, from, 16); }
+inline void copy_word_later(void *to, const void *from) { emulator::copy_later(to, from, 4); }
+inline void end_copies() { emulator::end_copies(); }
+template <int N> inline void wait_for_copies() { emulator::wait_for_copies(N); }

@@ -6,6 +6,10 @@
 
 constexpr float ROUND = 12582912.0f;
 
+// Bits of ROUND. A whole number below 2^22 added to them makes the float ROUND plus the number.
+constexpr int32_t COUNTED_ZERO = 0x4b400000;
+DEVICE float counted(int32_t bits) { return bits_float(uint32_t(bits)) - ROUND; }
+
 // Returns e to the power x: 0 below -87.3, not a number for what is none.
 DEVICE float exponential(float x) {
     bool low = x < -87.33654f;

@@ -3,221 +3,25 @@
 // A warp has a tile of sixteen rows and a segment of the columns. It adds its products up in the order
 // of the columns, and the segments are added by a tree: so the sums do not depend on the number of
 // rows of activations, and a rank with some of the segments has a subtree.
+//
+// There are two kernels for each format of tensor cores, with the same sums. With few rows of
+// activations, each warp has a segment of its own, and reads from memory. With many, the warps of a
+// block go through all segments together, and share what they read.
 
-#include "weights.h"
+#include "formats.h"
 
-constexpr int WARPS = 8;
-
-// A lane's 4 sums of 16 x 8: its tile's row and its row of activations.
-struct Place {
-    int row;
-    int column;
-};
-
-struct Fragment {
-    DEVICE static Place place(int i) {
-        return Place{lane() / 4 + i / 2 * 8, lane() % 4 * 2 + i % 2};
-    }
-};
-
-// Returns the row of activations of which a lane has a part.
-template <typename T> DEVICE const T *own_row(const ProductArgs &a, uint32_t first) {
-    return static_cast<const T *>(a.x) + uint64_t(first + lane() / 4) * a.x_stride;
-}
-
-// Blocks whose weights a warp loads before it multiplies the first of them: memory answers late, and is
-// busy only while many loads wait.
-template <int N> constexpr int AHEAD = N < 4 ? 4 : N < 8 ? 2 : 1;
-
-struct OfQ8 : Fragment {
+// Formats of tensor cores, with the rows of activations in memory.
+template <typename F> struct OfTensors : F {
     template <int N>
     DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
-                           float (&sums)[N][4]) {
-        uint32_t blocks = a.weights.columns / 32, share = blocks / a.segments;
-        auto values = static_cast<const unsigned char *>(a.weights.values);
-        auto heads = static_cast<const uint16_t *>(a.weights.heads);
-        auto x = own_row<int8_t>(a, first) + lane() % 4 * 4;
-        uint32_t eight_rows = 8 * a.x_stride;
-        uint64_t first_column = first + place(0).column;
-        uint32_t end = (segment + 1) * share;
-        for (uint32_t begin = segment * share; begin < end; begin += AHEAD<N>) {
-            Four w[AHEAD<N>];
-            uint16_t d[AHEAD<N>][2];
-#pragma unroll
-            for (uint32_t j = 0; j < AHEAD<N>; j++) {
-                if (begin + j < end) {
-                    uint64_t at = tile * blocks + begin + j;
-                    w[j] = load_four(values + at * Q8_BYTES + lane() * 16);
-                    d[j][0] = load(heads + at * TILE + lane() / 4);
-                    d[j][1] = load(heads + at * TILE + lane() / 4 + 8);
-                }
-            }
-#pragma unroll
-            for (uint32_t j = 0; j < AHEAD<N>; j++) {
-                uint32_t block = begin + j;
-                if (block >= end) {
-                    continue;
-                }
-                const float *scales = a.scales + first_column * blocks + block;
-#pragma unroll
-                for (int n = 0; n < N; n++) {
-                    auto own = x + block * 32 + n * eight_rows;
-                    uint32_t b[2] = {load_word(own), load_word(own + 16)};
-                    int32_t c[4] = {0, 0, 0, 0};
-                    mma_s8(c, w[j].x, b);
-                    for (int i = 0; i < 4; i++) {
-                        float scale = load(scales + (n * 8 + i % 2) * blocks);
-                        sums[n][i] = fused(whole(c[i]), half_float(d[j][i / 2]) * scale, sums[n][i]);
-                    }
-                }
-            }
-        }
-    }
-};
-
-// Groups of eight rows of activations whose products with a block are counted together: with more, the
-// counts would not fit in the registers beside the sums.
-template <int N> constexpr int AT_ONCE = N < 4 ? N : 4;
-// Parts of a block that are unrolled, so that many loads run at once.
-template <int N> constexpr int UNROLLED = N < 4 ? 8 : N < 8 ? 2 : 1;
-
-struct OfQ4K : Fragment {
-    template <int N>
-    DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
-                           float (&sums)[N][4]) {
-        constexpr int M = AT_ONCE<N>;
-        uint32_t blocks = a.weights.columns / BLOCK, share = blocks / a.segments;
-        auto values = static_cast<const unsigned char *>(a.weights.values) + tile * blocks * Q4_BYTES;
-        auto heads = static_cast<const Q4Head *>(a.weights.heads) + tile * blocks * TILE;
-        auto x = own_row<int8_t>(a, first) + lane() % 4 * 4;
-        uint64_t first_column = first + place(0).column;
-        uint32_t eight_rows = 8 * a.x_stride;
-        for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
-            const Q4Head *head = heads + block * TILE + lane() / 4;
-#pragma unroll
-            for (int from = 0; from < N; from += M) {
-                int32_t counts[M][4] = {};
-#pragma unroll(UNROLLED<N>)
-                for (int part = 0; part < 8; part++) {
-                    Four both = load_four(values + block * Q4_BYTES + part / 2 * 512 + lane() * 16);
-                    uint32_t w[4];
-                    for (int i = 0; i < 4; i++) {
-                        w[i] = both.x[i] >> part % 2 * 4 & 0x0f0f0f0f;
-                    }
-#pragma unroll
-                    for (int n = 0; n < M; n++) {
-                        auto own = x + block * BLOCK + part * PART + (from + n) * eight_rows;
-                        uint32_t b[2] = {load_word(own), load_word(own + 16)};
-                        int32_t c[4] = {0, 0, 0, 0};
-                        mma_s8(c, w, b);
-                        for (int i = 0; i < 4; i++) {
-                            counts[n][i] += c[i] * head[i / 2 * 8].scale(part);
-                        }
-                    }
-                }
-#pragma unroll
-                for (int n = 0; n < M; n++) {
-                    for (int i = 0; i < 4; i++) {
-                        uint64_t column = first_column + (from + n) * 8 + i % 2;
-                        Four of_x = load_four(a.sums + (column * blocks + block) * 8);
-                        int32_t least = 0;
-                        for (int part = 0; part < 8; part += 2) {
-                            uint32_t two = head[i / 2 * 8].two_least(part);
-                            least = pair_product(of_x.x[part / 2], two, least);
-                        }
-                        float scale = load(a.scales + column * blocks + block);
-                        float &sum = sums[from + n][i];
-                        sum = fused(whole(counts[n][i]), head[i / 2 * 8].d() * scale, sum);
-                        sum = fused(whole(least), head[i / 2 * 8].min() * scale, sum);
-                    }
-                }
-            }
-        }
-    }
-};
-
-struct OfQ6K : Fragment {
-    template <int N>
-    DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
-                           float (&sums)[N][4]) {
-        constexpr int M = AT_ONCE<N>;
-        uint32_t blocks = a.weights.columns / BLOCK, share = blocks / a.segments;
-        auto values = static_cast<const unsigned char *>(a.weights.values) + tile * blocks * Q6_BYTES;
-        auto heads = static_cast<const Q6Head *>(a.weights.heads) + tile * blocks * TILE;
-        auto x = own_row<int8_t>(a, first) + lane() % 4 * 4;
-        uint64_t first_column = first + place(0).column;
-        uint32_t eight_rows = 8 * a.x_stride;
-        for (uint32_t block = segment * share; block < (segment + 1) * share; block++) {
-            const Q6Head *head = heads + block * TILE + lane() / 4;
-            auto lows = values + block * Q6_BYTES + lane() * 16;
-            auto highs = values + block * Q6_BYTES + Q6_LOW_BYTES + lane() * 8;
-#pragma unroll
-            for (int from = 0; from < N; from += M) {
-                int32_t counts[M][4] = {};
-#pragma unroll(UNROLLED<N>)
-                for (int part = 0; part < 8; part++) {
-                    Four both = load_four(lows + part / 2 * 512);
-                    Two high = load_two(highs + part / 2 * 256);
-                    uint32_t w[4];
-                    for (int i = 0; i < 4; i++) {
-                        uint32_t upper = high.x[i % 2] >> (part % 2 * 4 + i / 2 * 2) & 0x03030303;
-                        w[i] = minus_32((both.x[i] >> part % 2 * 4 & 0x0f0f0f0f) | upper << 4);
-                    }
-#pragma unroll
-                    for (int n = 0; n < M; n++) {
-                        auto own = x + block * BLOCK + part * PART + (from + n) * eight_rows;
-#pragma unroll
-                        for (int half = 0; half < 2; half++) {
-                            int32_t c[4] = {0, 0, 0, 0};
-                            mma_s8_half(c, w[half * 2], w[half * 2 + 1], load_word(own + half * 16));
-                            for (int i = 0; i < 4; i++) {
-                                counts[n][i] += c[i] * head[i / 2 * 8].scale(2 * part + half);
-                            }
-                        }
-                    }
-                }
-#pragma unroll
-                for (int n = 0; n < M; n++) {
-                    for (int i = 0; i < 4; i++) {
-                        uint64_t column = first_column + (from + n) * 8 + i % 2;
-                        float d = head[i / 2 * 8].d() * load(a.scales + column * blocks + block);
-                        sums[from + n][i] = fused(whole(counts[n][i]), d, sums[from + n][i]);
-                    }
-                }
-            }
-        }
-    }
-};
-
-// bf16 with bf16 activations: the fast arithmetic, whose bits are the hardware's.
-struct OfBrains : Fragment {
-    template <int N>
-    DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
-                           float (&sums)[N][4]) {
-        uint32_t blocks = a.weights.columns / 16, share = blocks / a.segments;
-        auto values = static_cast<const unsigned char *>(a.weights.values);
-        auto x = own_row<uint16_t>(a, first) + lane() % 4 * 2;
-        uint32_t eight_rows = 8 * a.x_stride;
-        uint32_t end = (segment + 1) * share;
-        for (uint32_t begin = segment * share; begin < end; begin += AHEAD<N>) {
-            Four w[AHEAD<N>];
-#pragma unroll
-            for (uint32_t j = 0; j < AHEAD<N>; j++) {
-                if (begin + j < end) {
-                    w[j] = load_four(values + (tile * blocks + begin + j) * BRAIN_BYTES + lane() * 16);
-                }
-            }
-#pragma unroll
-            for (uint32_t j = 0; j < AHEAD<N>; j++) {
-                if (begin + j >= end) {
-                    continue;
-                }
-#pragma unroll
-                for (int n = 0; n < N; n++) {
-                    auto own = x + (begin + j) * 16 + n * eight_rows;
-                    uint32_t b[2] = {load_word(own), load_word(own + 8)};
-                    mma_bf16(sums[n], w[j].x, b);
-                }
+                           uint32_t count, float (&sums)[N][4]) {
+        uint32_t blocks = a.weights.columns / F::COLUMNS, share = blocks / a.segments;
+        RowsInMemory<N> x(a, blocks, a.x_stride * F::X_SIZE, first, count);
+        float own[1][N][4] = {};
+        F::add(a, tile, segment * share, (segment + 1) * share, x, own);
+        for (int n = 0; n < N; n++) {
+            for (int i = 0; i < 4; i++) {
+                sums[n][i] = own[0][n][i];
             }
         }
     }
@@ -230,10 +34,10 @@ template <typename T, bool BRAIN> struct OfFloats {
 
     template <int N>
     DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
-                           float (&sums)[N][4]) {
+                           uint32_t count, float (&sums)[N][4]) {
         constexpr uint32_t MANY = TOGETHER<T>;
-        // With eight columns in each, more would not fit in the registers.
-        constexpr uint32_t LOADED = sizeof(T) < 4 && N < 4 ? 2 : AHEAD<N>;
+        // Groups that a lane loads before it multiplies the first: as many as have registers.
+        constexpr uint32_t LOADED = N < 4 ? (sizeof(T) < 4 ? 2 : 4) : N < 8 ? 2 : 1;
         uint32_t groups = (a.weights.columns + MANY - 1) / MANY;
         uint32_t share = a.weights.columns / a.segments;
         uint32_t begin = segment * share, end = begin + share;
@@ -265,7 +69,7 @@ template <typename T, bool BRAIN> struct OfFloats {
 #pragma unroll
                 for (int n = 0; n < N; n++) {
                     for (int i = 0; i < 4; i++) {
-                        uint64_t row = first + n * 8 + lane() / 16 * 4 + i;
+                        uint64_t row = least_of(first + n * 8 + lane() / 16 * 4 + i, count - 1);
                         sums[n][i] = fused(w, load(x + row * a.x_stride + column), sums[n][i]);
                     }
                 }
@@ -285,7 +89,25 @@ DEVICE float tree_of_segments(const float (*sums)[TILE][8], uint32_t segments, i
     return all[0];
 }
 
-// GATED: a tile has eight rows of the gate and eight of the up projection, and makes `silu(gate) * up`.
+// Writes the product of a tile's row. GATED: a tile has eight rows of the gate and eight of the up
+// projection, and makes `silu(gate) * up`.
+template <bool GATED>
+DEVICE void write(const ProductArgs &a, uint32_t to, uint32_t tile, uint32_t row, float sum, float up) {
+    uint32_t number = tile * TILE + row;
+    sum = a.bias ? sum + a.bias[number] : sum;
+    if (GATED) {
+        up = a.bias ? up + a.bias[number + TILE / 2] : up;
+        sum = silu(sum) * up;
+        number = tile * (TILE / 2) + row;
+    }
+    if (a.out) {
+        a.out[uint64_t(to) * a.stride + number] = sum;
+    } else {
+        a.brains[uint64_t(to) * a.stride + number] = float_brain(sum);
+    }
+}
+
+// With few rows of activations: N groups of eight.
 template <typename Of, int N, bool GATED> DEVICE void products(const ProductArgs &a) {
     SHARED(float[WARPS][TILE][8], shared);
     uint32_t first = BLOCK_Y * 8 * N, count = *a.rows;
@@ -296,7 +118,7 @@ template <typename Of, int N, bool GATED> DEVICE void products(const ProductArgs
     uint32_t first_tile = BLOCK_X * tiles, tile = first_tile + warp() / a.segments;
     float sums[N][4] = {};
     if (tile < all_tiles) {
-        Of::add(a, tile, warp() % a.segments, first, sums);
+        Of::add(a, tile, warp() % a.segments, first, count, sums);
     }
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -313,41 +135,149 @@ template <typename Of, int N, bool GATED> DEVICE void products(const ProductArgs
             }
             auto segments = shared + own * a.segments;
             float sum = tree_of_segments(segments, a.segments, row, column);
-            uint32_t number = tile * TILE + row;
-            sum = a.bias ? sum + a.bias[number] : sum;
+            float up = 0.0f;
             if (GATED) {
-                float up = tree_of_segments(segments, a.segments, row + TILE / 2, column);
-                up = a.bias ? up + a.bias[number + TILE / 2] : up;
-                sum = silu(sum) * up;
-                number = tile * (TILE / 2) + row;
+                up = tree_of_segments(segments, a.segments, row + TILE / 2, column);
             }
-            if (a.out) {
-                a.out[uint64_t(to) * a.stride + number] = sum;
-            } else {
-                a.brains[uint64_t(to) * a.stride + number] = float_brain(sum);
-            }
+            write<GATED>(a, to, tile, row, sum, up);
         }
         barrier();
     }
 }
 
-#define PRODUCTS(name, Of)                                                                         \
-    KERNEL(name##_8, ProductArgs, 256) { products<Of, 1, false>(a); }                              \
-    KERNEL(name##_16, ProductArgs, 256) { products<Of, 2, false>(a); }                             \
-    KERNEL(name##_32, ProductArgs, 256) { products<Of, 4, false>(a); }                             \
-    KERNEL(name##_64, ProductArgs, 256) { products<Of, 8, false>(a); }                             \
-    KERNEL(name##_8_gated, ProductArgs, 256) { products<Of, 1, true>(a); }                         \
-    KERNEL(name##_16_gated, ProductArgs, 256) { products<Of, 2, true>(a); }                        \
-    KERNEL(name##_32_gated, ProductArgs, 256) { products<Of, 4, true>(a); }                        \
-    KERNEL(name##_64_gated, ProductArgs, 256) { products<Of, 8, true>(a); }
+// Copies to a stage `many` blocks of columns, of the tiles and the rows of activations of this block
+// of threads.
+template <typename Of, int ROWS>
+DEVICE void copy_stage(const ProductArgs &a, Stage<Of, ROWS> &to, uint32_t first_tile, uint32_t first,
+                       uint32_t count, uint32_t block, uint32_t many) {
+    constexpr uint32_t SHARE = WARPS * WARP / TILES_OF_BLOCK, CHUNKS = Stage<Of, ROWS>::X_BYTES / 16;
+    uint32_t blocks = a.weights.columns / Of::COLUMNS;
+    uint32_t last_tile = (a.weights.rows + TILE - 1) / TILE - 1;
+    uint32_t tile = THREAD / SHARE, own = THREAD % SHARE;
+    uint64_t at = uint64_t(least_of(first_tile + tile, last_tile)) * blocks + block;
+    auto values = static_cast<const unsigned char *>(a.weights.values) + at * Of::BYTES;
+    for (uint32_t i = own; i < many * Of::BYTES / 16; i += SHARE) {
+        copy_later(to.values[tile] + i * 16, values + i * 16);
+    }
+    auto heads = static_cast<const unsigned char *>(a.weights.heads) + at * Of::HEAD_BYTES;
+    for (uint32_t i = own; i < many * Of::HEAD_BYTES / 16; i += SHARE) {
+        copy_later(to.heads[tile] + i * 16, heads + i * 16);
+    }
+    auto x = static_cast<const unsigned char *>(a.x) + uint64_t(block) * Of::X_BYTES;
+    for (uint32_t i = THREAD; i < ROWS * CHUNKS; i += WARPS * WARP) {
+        uint32_t row = i / CHUNKS, chunk = i % CHUNKS;
+        if (chunk < many * Of::X_BYTES / 16) {
+            uint64_t from = uint64_t(least_of(first + row, count - 1)) * a.x_stride * Of::X_SIZE;
+            copy_later(to.x[row] + chunk * 16, x + from + chunk * 16);
+        }
+    }
+    to.beside.copy(a, blocks, block, many, first, count);
+}
 
-PRODUCTS(products_q8_0, OfQ8)
-PRODUCTS(products_q4_k, OfQ4K)
-PRODUCTS(products_q6_k, OfQ6K)
-PRODUCTS(products_brains, OfBrains)
+// Adds the sums of a segment to the tree: the sum of a subtree waits for that of its neighbor. After
+// the last segment, `sums` has the tree's.
+template <int TILES, int N>
+DEVICE void add_segment(uint32_t segment, uint32_t segments, float (&sums)[TILES][N][4],
+                        float (&waiting)[3][TILES][N][4]) {
+    bool added = true;
+#pragma unroll
+    for (int level = 0; level < 3; level++) {
+        if (added && 1u << level < segments) {
+            added = segment >> level & 1;
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+                for (int n = 0; n < N; n++) {
+                    for (int i = 0; i < 4; i++) {
+                        float &sum = sums[t][n][i], &before = waiting[level][t][n][i];
+                        before = added ? before : sum;
+                        sum = added ? before + sum : 0.0f;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// With many rows of activations: a warp has TILES tiles and N groups of eight rows.
+template <typename Of, int TILES, int N, bool GATED> DEVICE void products_of_many(const ProductArgs &a) {
+    constexpr int HIGH = TILES_OF_BLOCK / TILES, ROWS = WARPS / HIGH * N * 8;
+    using Own = Stage<Of, ROWS>;
+    constexpr uint32_t MOST = STAGES_BYTES / sizeof(Own), STAGES = MOST < 4 ? MOST : 4;
+    static_assert(STAGES > 1, "a stage is read while the next one is copied");
+    LARGE_SHARED(Own[STAGES], stages);
+    uint32_t first = BLOCK_X * ROWS, count = *a.rows;
+    if (first >= count) {
+        return;
+    }
+    uint32_t first_tile = BLOCK_Y * TILES_OF_BLOCK;
+    uint32_t share = a.weights.columns / Of::COLUMNS / a.segments;
+    uint32_t in_segment = (share + Of::BLOCKS - 1) / Of::BLOCKS, end = in_segment * a.segments;
+    auto blocks_of = [&](uint32_t stage) {
+        return least_of(share - stage % in_segment * Of::BLOCKS, Of::BLOCKS);
+    };
+    auto copy = [&](uint32_t stage) {
+        if (stage < end) {
+            uint32_t block = stage / in_segment * share + stage % in_segment * Of::BLOCKS;
+            copy_stage(a, stages[stage % STAGES], first_tile, first, count, block, blocks_of(stage));
+        }
+        end_copies();
+    };
+    for (uint32_t stage = 0; stage + 1 < STAGES; stage++) {
+        copy(stage);
+    }
+    int tile = warp() % HIGH * TILES, rows = warp() / HIGH * N * 8;
+    float sums[TILES][N][4] = {}, waiting[3][TILES][N][4] = {};
+    for (uint32_t stage = 0; stage < end; stage++) {
+        wait_for_copies<STAGES - 2>();
+        // All have their copies, and none reads the stage that is written next.
+        barrier();
+        copy(stage + STAGES - 1);
+        const Own &own = stages[stage % STAGES];
+        Of::add_stage(own, tile, blocks_of(stage), RowsInStage<N, Own>{own, rows}, sums);
+        if (stage % in_segment == in_segment - 1) {
+            add_segment(stage / in_segment, a.segments, sums, waiting);
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        uint32_t own = first_tile + tile + t;
+        for (int n = 0; n < N && own * TILE < a.weights.rows; n++) {
+            for (int i = 0; i < 4; i++) {
+                Place place = Of::place(i);
+                uint32_t to = first + rows + n * 8 + place.column;
+                if (to < count && !(GATED && i > 1)) {
+                    write<GATED>(a, to, own, place.row, sums[t][n][i], sums[t][n][(i + 2) % 4]);
+                }
+            }
+        }
+    }
+}
+
+#define FEW(name, Of, rows)                                                                        \
+    KERNEL(name##_##rows, ProductArgs, 256) { products<Of, rows / 8, false>(a); }                  \
+    KERNEL(name##_##rows##_gated, ProductArgs, 256) { products<Of, rows / 8, true>(a); }
+#define MANY(KIND, name, Of, rows, TILES, N)                                                       \
+    KIND(name##_##rows, ProductArgs, 256) { products_of_many<Of, TILES, N, false>(a); }            \
+    KIND(name##_##rows##_gated, ProductArgs, 256) { products_of_many<Of, TILES, N, true>(a); }
+#define ON_TENSOR_CORES(name, Of)                                                                  \
+    FEW(name, OfTensors<Of>, 8)                                                                    \
+    FEW(name, OfTensors<Of>, 16)                                                                   \
+    MANY(KERNEL, name, Of, 32, 1, 2)                                                                       \
+    MANY(KERNEL, name, Of, 64, 1, 4)                                                                       \
+    MANY(LARGE_KERNEL, name, Of, 128, 2, 4)
+#define OF_FLOATS(name, Of)                                                                        \
+    FEW(name, Of, 8)                                                                               \
+    FEW(name, Of, 16)                                                                              \
+    FEW(name, Of, 32)                                                                              \
+    FEW(name, Of, 64)
+
+ON_TENSOR_CORES(products_q8_0, OfBlocks<Q8>)
+ON_TENSOR_CORES(products_q4_k, OfK<Q4>)
+ON_TENSOR_CORES(products_q6_k, OfK<Q6>)
+ON_TENSOR_CORES(products_brains, OfBlocks<Brains>)
 using OfF32 = OfFloats<float, false>;
 using OfBf16 = OfFloats<uint16_t, true>;
 using OfF16 = OfFloats<uint16_t, false>;
-PRODUCTS(products_f32, OfF32)
-PRODUCTS(products_bf16, OfBf16)
-PRODUCTS(products_f16, OfF16)
+OF_FLOATS(products_f32, OfF32)
+OF_FLOATS(products_bf16, OfBf16)
+OF_FLOATS(products_f16, OfF16)

@@ -16,6 +16,20 @@ constexpr int TILE = 16;
 constexpr int BLOCK = 256;
 constexpr int PART = 32;
 
+// Readers of weights: from memory, each byte once; and from what a block of threads has copied.
+struct FromMemory {
+    static constexpr int UNROLLED = 8;
+    DEVICE static Four four(const void *at) { return stream_four(at); }
+    DEVICE static Two two(const void *at) { return load_two(at); }
+    template <typename T> DEVICE static T read(const T *at) { return load(at); }
+};
+struct FromStage {
+    static constexpr int UNROLLED = 2;
+    DEVICE static Four four(const void *at) { return *static_cast<const Four *>(at); }
+    DEVICE static Two two(const void *at) { return *static_cast<const Two *>(at); }
+    template <typename T> DEVICE static T read(const T *at) { return *at; }
+};
+
 // Scales of a tile's row in a block, in words, so that a byte needs no load of its own.
 struct Q4Head {
     // d, and the negated factor of the least values.
@@ -23,20 +37,28 @@ struct Q4Head {
     uint32_t scales[2];
     uint32_t least[2];
 
-    DEVICE float d() const { return half_float(load(&factors) & 0xffff); }
-    DEVICE float min() const { return half_float(load(&factors) >> 16); }
-    DEVICE int32_t scale(int part) const { return load(&scales[part / 4]) >> part % 4 * 8 & 0xff; }
+    template <typename From> DEVICE float d() const {
+        return half_float(From::read(&factors) & 0xffff);
+    }
+    template <typename From> DEVICE float min() const {
+        return half_float(From::read(&factors) >> 16);
+    }
+    template <typename From> DEVICE int32_t scale(int part) const {
+        return From::read(&scales[part / 4]) >> part % 4 * 8 & 0xff;
+    }
     // The least values of a part and of the next one.
-    DEVICE uint32_t two_least(int part) const {
-        return load(&least[part / 4]) >> part % 4 * 8 & 0xffff;
+    template <typename From> DEVICE uint32_t two_least(int part) const {
+        return From::read(&least[part / 4]) >> part % 4 * 8 & 0xffff;
     }
 };
 struct Q6Head {
     uint32_t factor;
     uint32_t scales[4];
 
-    DEVICE float d() const { return half_float(load(&factor)); }
-    DEVICE int32_t scale(int at) const { return int8_t(load(&scales[at / 4]) >> at % 4 * 8); }
+    template <typename From> DEVICE float d() const { return half_float(From::read(&factor)); }
+    template <typename From> DEVICE int32_t scale(int at) const {
+        return int8_t(From::read(&scales[at / 4]) >> at % 4 * 8);
+    }
 };
 
 // Bytes of a tile's values in one block: 256 columns of K-quants, 32 of Q8_0, 16 of bf16.
@@ -82,8 +104,8 @@ DEVICE float weight_at(const Weights &w, uint32_t row, uint32_t column) {
         int part = column % BLOCK / PART;
         uint8_t both = bytes[block * Q4_BYTES + part / 2 * 512 + byte_of(in_tile, column % PART)];
         float value = float(both >> part % 2 * 4 & 15);
-        float least = float(head.two_least(part) & 0xff);
-        return head.d() * float(head.scale(part)) * value + head.min() * least;
+        float least = float(head.two_least<FromMemory>(part) & 0xff);
+        return head.d<FromMemory>() * float(head.scale<FromMemory>(part)) * value + head.min<FromMemory>() * least;
     }
     case Q6_K: {
         uint64_t block = tile * (w.columns / BLOCK) + column / BLOCK;
@@ -93,7 +115,7 @@ DEVICE float weight_at(const Weights &w, uint32_t row, uint32_t column) {
         int low = values[part / 2 * 512 + at] >> part % 2 * 4 & 15;
         uint8_t highs = values[Q6_LOW_BYTES + part / 2 * 256 + at / 16 * 8 + at % 8];
         int high = highs >> high_shift(part % 2, at % 16) & 3;
-        float scaled = head.d() * float(head.scale(column % BLOCK / 16));
+        float scaled = head.d<FromMemory>() * float(head.scale<FromMemory>(column % BLOCK / 16));
         return scaled * float((low | high << 4) - 32);
     }
     case BRAINS: {

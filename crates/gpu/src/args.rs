@@ -7,6 +7,9 @@ use crate::device::{Launch, Plain};
 /// Largest number of ranks of a model.
 pub(crate) const RANKS: usize = 8;
 
+/// Shared memory for the stages of products with many rows, in bytes.
+pub(crate) const STAGES_BYTES: u32 = 99 << 10;
+
 /// Address on the device, or 0 for none.
 pub(crate) type Address = u64;
 
@@ -21,7 +24,7 @@ pub(crate) unsafe trait Args: Copy {
         let (start, bytes) = (std::ptr::from_ref(self).cast::<u8>(), size_of::<Self>());
         // SAFETY: the struct has no padding, and is that long.
         let args = unsafe { std::slice::from_raw_parts(start, bytes) };
-        Launch { kernel, blocks, threads, args }
+        Launch { kernel, blocks, threads, shared: 0, args }
     }
 }
 

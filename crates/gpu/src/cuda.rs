@@ -180,7 +180,7 @@ impl Device for Cuda {
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        let Launch { kernel: name, blocks: [x, y], threads, args } = *launch;
+        let Launch { kernel: name, blocks: [x, y], threads, shared, args } = *launch;
         let kernel = self.module.kernels.get(name).ok_or_else(|| Error::no_kernel(name))?;
         if kernel.args != args.len() {
             let (takes, given) = (kernel.args, args.len());
@@ -192,9 +192,10 @@ impl Device for Cuda {
         self.bind()?;
         let mut args = [args.as_ptr().cast_mut().cast::<c_void>()];
         let (blocks, threads, stream) = ((x, y, 1), (threads, 1, 1), self.stream.cu_stream());
+        let function = kernel.function;
         // SAFETY: the kernel takes one struct of this size, which the driver copies; the caller
         // vouches for the rest.
-        unsafe { result::launch_kernel(kernel.function, blocks, threads, 0, stream, &mut args) }
+        unsafe { result::launch_kernel(function, blocks, threads, shared, stream, &mut args) }
             .map_err(|error| failed(&format!("launching the kernel {name}"), error))
     }
 

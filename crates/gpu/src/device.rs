@@ -109,6 +109,8 @@ pub struct Launch<'a> {
     pub blocks: [u32; 2],
     /// Number of threads of a block.
     pub threads: u32,
+    /// Bytes of shared memory beside what the kernel has of itself.
+    pub shared: u32,
     /// Bytes of the struct that the kernel takes.
     pub args: &'a [u8],
 }

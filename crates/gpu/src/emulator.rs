@@ -28,6 +28,7 @@ unsafe extern "C" {
         kernel: *const c_void,
         blocks: *const u32,
         threads: u32,
+        shared: u32,
         args: *const u8,
         order: u32,
     );
@@ -76,6 +77,7 @@ struct Captured {
     kernel: Kernel,
     blocks: [u32; 2],
     threads: u32,
+    shared: u32,
     args: Vec<u8>,
 }
 
@@ -136,7 +138,7 @@ impl Shared {
     }
 
     fn captured(&self, launch: &Launch<'_>) -> Result<Captured> {
-        let Launch { kernel: name, blocks, threads, args } = *launch;
+        let Launch { kernel: name, blocks, threads, shared, args } = *launch;
         let kernel = self.kernel(name)?;
         if kernel.args as usize != args.len() || threads > kernel.threads {
             return Err(Error::new(format!(
@@ -146,7 +148,7 @@ impl Shared {
                 args.len()
             )));
         }
-        Ok(Captured { kernel, blocks, threads, args: args.to_vec() })
+        Ok(Captured { kernel, blocks, threads, shared, args: args.to_vec() })
     }
 
     /// # Safety
@@ -154,12 +156,13 @@ impl Shared {
     /// The kernel stays within allocated memory.
     unsafe fn run(&self, launch: &Captured) {
         self.launches.fetch_add(1, Ordering::Relaxed);
-        let Captured { kernel, blocks, threads, args } = launch;
+        let Captured { kernel, blocks, threads, shared, args } = launch;
         let order = self.order.load(Ordering::Relaxed);
         // SAFETY: the arguments have the size that the kernel takes; the caller vouches for the
         // rest.
         unsafe {
-            nsbridge_gpu_launch(kernel.entry, blocks.as_ptr(), *threads, args.as_ptr(), order);
+            let (blocks, args) = (blocks.as_ptr(), args.as_ptr());
+            nsbridge_gpu_launch(kernel.entry, blocks, *threads, *shared, args, order);
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::args::{Args, EmbedArgs, PackArgs, ProductArgs, Weights};
+use crate::args::{Args, EmbedArgs, PackArgs, ProductArgs, STAGES_BYTES, Weights};
 use crate::device::{Buffer, Device, address};
 use crate::error::Result;
 use crate::rows::{Activations, Count, Form};
@@ -110,37 +110,54 @@ impl Layout {
     }
 }
 
-/// Number of rows of activations that a block of threads takes.
-const STEPS: [usize; 4] = [8, 16, 32, 64];
+/// Tiles of a block of threads with many rows of activations.
+const TILES_OF_MANY: usize = 4;
+
+/// Kernel of products, by the rows of activations of a block of threads.
+struct Kernel {
+    rows: usize,
+    /// True if the threads of a block go through the columns together.
+    many: bool,
+    name: &'static str,
+    gated: &'static str,
+}
+
+macro_rules! kernels {
+    ($name:literal, $($rows:literal $many:literal,)*) => {
+        &[$(Kernel {
+            rows: $rows,
+            many: $many,
+            name: concat!("products_", $name, "_", $rows),
+            gated: concat!("products_", $name, "_", $rows, "_gated"),
+        },)*]
+    };
+}
 
 macro_rules! products {
-    ($($layout:ident: $name:literal,)*) => {
-        /// Returns the kernel for a layout, the number of rows at once, and the last operation.
-        fn products(layout: Layout, rows: usize, gated: bool) -> &'static str {
-            match (layout, rows, gated) {
-                $(
-                    (Layout::$layout, 8, false) => concat!("products_", $name, "_8"),
-                    (Layout::$layout, 16, false) => concat!("products_", $name, "_16"),
-                    (Layout::$layout, 32, false) => concat!("products_", $name, "_32"),
-                    (Layout::$layout, _, false) => concat!("products_", $name, "_64"),
-                    (Layout::$layout, 8, true) => concat!("products_", $name, "_8_gated"),
-                    (Layout::$layout, 16, true) => concat!("products_", $name, "_16_gated"),
-                    (Layout::$layout, 32, true) => concat!("products_", $name, "_32_gated"),
-                    (Layout::$layout, _, true) => concat!("products_", $name, "_64_gated"),
-                )*
+    ($($layout:ident: $name:literal $kind:ident,)*) => {
+        /// Returns the kernels of a layout, in the order of their rows.
+        fn products(layout: Layout) -> &'static [Kernel] {
+            match layout {
+                $(Layout::$layout => products!($kind $name),)*
             }
         }
+    };
+    (tensors $name:literal) => {
+        kernels!($name, 8 false, 16 false, 32 true, 64 true, 128 true,)
+    };
+    (floats $name:literal) => {
+        kernels!($name, 8 false, 16 false, 32 false, 64 false,)
     };
 }
 
 products! {
-    Q8_0: "q8_0",
-    Q4K: "q4_k",
-    Q6K: "q6_k",
-    Brains: "brains",
-    F32: "f32",
-    Bf16: "bf16",
-    F16: "f16",
+    Q8_0: "q8_0" tensors,
+    Q4K: "q4_k" tensors,
+    Q6K: "q6_k" tensors,
+    Brains: "brains" tensors,
+    F32: "f32" floats,
+    Bf16: "bf16" floats,
+    F16: "f16" floats,
 }
 
 /// Shape of a matrix.
@@ -311,7 +328,9 @@ impl Matrix {
         if self.shape.rows == 0 || most == 0 {
             return Ok(());
         }
-        let at_once = STEPS.into_iter().find(|step| *step >= most).unwrap_or(STEPS[3]);
+        let kernels = products(self.layout);
+        let last = kernels.len() - 1;
+        let kernel = &kernels[kernels[..last].partition_point(|kernel| kernel.rows < most)];
         let written = if gated { self.padded() / 2 } else { self.padded() };
         let (out, brains, stride) = match to {
             Destination::Floats { out, stride, first } => {
@@ -338,10 +357,15 @@ impl Matrix {
             x_stride: x_stride as u32,
             reserved: 0,
         };
-        let tiles = self.padded() / TILE;
-        let blocks = [tiles.div_ceil(WARPS / segments), most.div_ceil(at_once)];
-        let kernel = products(self.layout, at_once, gated);
-        let launch = args.launch(kernel, blocks.map(|blocks| blocks as u32), THREADS);
+        let (tiles, of_rows) = (self.padded() / TILE, most.div_ceil(kernel.rows));
+        // Blocks that run at the same time share the weights if all rows of activations come first.
+        let blocks = match kernel.many {
+            true => [of_rows, tiles.div_ceil(TILES_OF_MANY)],
+            false => [tiles.div_ceil(WARPS / segments), of_rows],
+        };
+        let name = if gated { kernel.gated } else { kernel.name };
+        let mut launch = args.launch(name, blocks.map(|blocks| blocks as u32), THREADS);
+        launch.shared = if kernel.many { STAGES_BYTES } else { 0 };
         // SAFETY: the activations have this form, and the destination has room, for `most` rows.
         unsafe { self.values.device().launch(&launch) }
     }

@@ -8,9 +8,6 @@ use crate::args::{Address, Args, FormArgs, Forms, NormArgs, RANKS};
 use crate::device::{Buffer, Device, address};
 use crate::error::Result;
 
-/// Rows of activations that products read at once; capacities are multiples of it.
-const GRANULE: usize = 64;
-
 const THREADS: u32 = 256;
 
 /// Integers on the device, from a place in a buffer on.
@@ -74,15 +71,14 @@ impl Activations {
         columns: usize,
         forms: &[Form],
     ) -> Result<Self> {
-        let capacity = rows.next_multiple_of(GRANULE);
-        let numbers = capacity * columns;
+        let numbers = rows * columns;
         let needs = |form, bytes: &[usize]| {
             let buffers = bytes.iter().map(|bytes| Buffer::zeroed(device, *bytes));
             forms.contains(&form).then(|| buffers.collect::<Result<Vec<_>>>()).transpose()
         };
         let of_256 = [numbers, numbers / 256 * 4, numbers / 32 * 2];
         Ok(Self {
-            capacity,
+            capacity: rows,
             columns,
             floats: needs(Form::Floats, &[numbers * 4])?.and_then(|mut all| all.pop()),
             brains: needs(Form::Brains, &[numbers * 2])?.and_then(|mut all| all.pop()),

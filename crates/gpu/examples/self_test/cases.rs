@@ -160,7 +160,9 @@ fn products(
     let mut matrix = matrix(device, layout, shape, &file(layout, &weights))?;
     let bias = numbers(3, matrix.padded());
     matrix.set_bias(&bias)?;
-    for (at_once, many) in [(8, 5), (16, 16), (32, 27), (64, 130)] {
+    let on_tensor_cores = matches!(layout.form(), Form::Of32 | Form::Of256 | Form::Brains);
+    let last = if on_tensor_cores { &[(64, 61), (128, 130)][..] } else { &[(64, 130)] };
+    for (at_once, many) in [(8, 5), (16, 16), (32, 27)].iter().chain(last).copied() {
         let x = numbers(4 + many as u64, many * columns);
         let count = Buffer::of(device, &[many as u32])?;
         let rows_of_x = (Count::new(&count, 0), many);

@@ -7,12 +7,13 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUfunction, CUmodule, cuFuncGetName, cuFuncGetParamInfo, cuFuncLoad,
+    CUfunction, CUfunction_attribute, CUmodule, cuFuncGetAttribute, cuFuncGetName, cuFuncGetParamInfo, cuFuncLoad, cuFuncSetAttribute,
     cuModuleEnumerateFunctions, cuModuleGetFunctionCount,
 };
 use cudarc::driver::{CudaStream, DriverError, result};
 
 use super::failed;
+use crate::args::STAGES_BYTES;
 use crate::error::Result;
 
 /// Aligns the code for the driver.
@@ -68,12 +69,31 @@ impl Module {
                 cuFuncGetName(&raw mut name, function).result()?;
                 cuFuncGetParamInfo(function, 0, &raw mut offset, &raw mut args).result()?;
                 cuFuncLoad(function).result()?;
+                allow_shared_memory(function)?;
                 CStr::from_ptr(name)
             };
             let name = name.to_string_lossy().into_owned();
             self.kernels.insert(name, Kernel { function, args });
         }
         Ok(())
+    }
+}
+
+/// Lets launches give a kernel as much shared memory as products with many rows need. By default the
+/// driver allows 48 KiB.
+///
+/// # Safety
+///
+/// The function is one of a loaded module.
+unsafe fn allow_shared_memory(function: CUfunction) -> Result<(), DriverError> {
+    use CUfunction_attribute::{
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+    };
+    let mut own = 0;
+    // SAFETY: the caller vouches for the function, and the number can be written.
+    unsafe {
+        cuFuncGetAttribute(&raw mut own, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function).result()?;
+        cuFuncSetAttribute(function, MOST, STAGES_BYTES as i32 - own).result()
     }
 }
 

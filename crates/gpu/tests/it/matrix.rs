@@ -92,9 +92,13 @@ fn products_have_the_bits_of_the_cpu_whatever_the_number_of_rows() {
             (40, 512, 1),
             (16, 2048, 3),
             (33, 256, 9),
+            // From here on, the threads of a block share what they copy.
             (48, 512, 17),
+            (80, 1280, 27),
             (20, 1024, 40),
+            (72, 2048, 61),
             (16, 256, 130),
+            (70, 1280, 135),
         ] {
             let bytes = weights(format, rows, columns);
             let x = numbers(3, count_of_x * columns);
@@ -129,8 +133,10 @@ fn products_have_the_bits_of_the_cpu_whatever_the_number_of_rows() {
 
 #[test]
 fn a_gate_has_the_bits_of_the_cpu() {
-    let (wide, columns, count_of_x) = (44, 512, 3);
-    for (layout, format) in FORMATS {
+    let (wide, columns) = (44, 512);
+    for ((layout, format), count_of_x) in
+        FORMATS.into_iter().flat_map(|format| [3, 30, 50, 70].map(|count| (format, count)))
+    {
         let bytes = weights(format, 2 * wide, columns);
         let row_bytes = bytes.len() / (2 * wide);
         let row = |row: usize| &bytes[row * row_bytes..][..row_bytes];
@@ -178,7 +184,7 @@ fn a_gate_has_the_bits_of_the_cpu() {
         matrix.multiply(&own, rows_of_x, true, to).unwrap();
         let out = read(&out, count_of_x * stride);
         let out: Vec<f32> = out.chunks_exact(stride).flat_map(|row| row[..wide].to_vec()).collect();
-        assert_bits(&out, &of_cpu, &format!("{format}"));
+        assert_bits(&out, &of_cpu, &format!("{format}, {count_of_x} rows"));
     }
 }
 
@@ -186,7 +192,7 @@ fn a_gate_has_the_bits_of_the_cpu() {
 fn products_of_bf16_are_within_their_rounding_and_do_not_depend_on_the_rows() {
     let (rows, columns) = (40, 512);
     let bytes = weights(Format::Bf16, rows, columns);
-    let x = numbers(3, 21 * columns);
+    let x = numbers(3, 70 * columns);
     let rounded: Vec<f32> = x.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect();
     let expected = of_cpu(Format::Bf16, (rows, columns), &bytes, &rounded, None, Epilogue::Set);
     let device = device(0);
@@ -210,9 +216,11 @@ fn products_of_bf16_are_within_their_rounding_and_do_not_depend_on_the_rows() {
     for (ours, theirs) in all.iter().zip(&expected) {
         assert!((ours - theirs).abs() < 1e-4, "{ours} and {theirs}");
     }
-    for row in 0..21 {
-        let alone = products(&x[row * columns..][..columns]);
-        assert_bits(&alone, &all[row * stride..][..stride], "a row alone");
+    for many in [1, 10, 20, 40] {
+        for first in (0..=70 - many).step_by(many) {
+            let some = products(&x[first * columns..][..many * columns]);
+            assert_bits(&some, &all[first * stride..][..many * stride], "rows of a smaller batch");
+        }
     }
 }
 

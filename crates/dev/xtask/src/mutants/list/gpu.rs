@@ -39,6 +39,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: PRODUCTS,
     },
+    // Threads read a stage whose copies have not all arrived.
+    Mutant {
+        name: "gpu-stage-read-early",
+        file: "crates/gpu/kernels/matrix.cu",
+        edits: &[("wait_for_copies<STAGES - 2>();", "wait_for_copies<STAGES - 1>();")],
+        judge: PRODUCTS,
+    },
+    // Threads overwrite a stage that others still read.
+    Mutant {
+        name: "gpu-stage-written-early",
+        file: "crates/gpu/kernels/matrix.cu",
+        edits: &[("        barrier();\n        copy(stage + STAGES - 1);", "        copy(stage + STAGES - 1);")],
+        judge: PRODUCTS,
+    },
     // A multiplication and an addition are rounded once where the CPU rounds twice.
     Mutant {
         name: "gpu-fused-rotation",
