@@ -44,6 +44,12 @@ DEVICE float root(float x) { return __fsqrt_rn(x); }
 DEVICE float bits_float(uint32_t x) { return __uint_as_float(x); }
 DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 DEVICE float whole(int32_t x) { return __int2float_rn(x); }
+// Products of two pairs of bf16.
+DEVICE uint32_t brains_times(uint32_t a, uint32_t b) {
+    uint32_t c;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(c) : "r"(a), "r"(b), "r"(0x80008000));
+    return c;
+}
 DEVICE double bits_double(uint64_t x) { return __longlong_as_double(int64_t(x)); }
 DEVICE uint64_t double_bits(double x) { return uint64_t(__double_as_longlong(x)); }
 // Number of zeros before the first one: 64 if there is none.

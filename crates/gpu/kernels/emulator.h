@@ -115,6 +115,11 @@ inline uint32_t float_bits(float x) {
     return y;
 }
 inline float whole(int32_t x) { return float(x); }
+// Products that need no rounding.
+inline uint32_t brains_times(uint32_t a, uint32_t b) {
+    uint32_t low = float_bits(bits_float(a << 16) * bits_float(b << 16)) >> 16;
+    return low | float_bits(bits_float(a & 0xffff0000) * bits_float(b & 0xffff0000));
+}
 inline int32_t pair_product(uint32_t a, uint32_t b, int32_t c) {
     return c + int16_t(a) * int8_t(b) + int16_t(a >> 16) * int8_t(b >> 8);
 }

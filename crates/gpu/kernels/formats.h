@@ -304,8 +304,8 @@ struct Q6 {
     }
 };
 
-// K-quants: blocks of 256 columns, whose products are whole numbers.
-template <typename K> struct OfK : Fragment {
+// A block of a K-quant: 256 columns, whose products are whole numbers.
+template <typename K> struct KBlock : Fragment {
     using Head = typename K::Head;
     static constexpr int COLUMNS = BLOCK, BYTES = K::BYTES, HEAD_BYTES = TILE * sizeof(Head);
     static constexpr int X_SIZE = 1, X_BYTES = BLOCK, BLOCKS = 1;
@@ -346,17 +346,71 @@ template <typename K> struct OfK : Fragment {
             }
         }
     }
+};
+
+// A block of eight-bit floats with bf16 activations: 128 columns, whose sum is multiplied by a scale.
+struct Floats8Block : Fragment {
+    using Head = float;
+    static constexpr int COLUMNS = FLOATS8_COLUMNS, BYTES = FLOATS8_BYTES, HEAD_BYTES = TILE * 4;
+    static constexpr int X_SIZE = 2, X_BYTES = COLUMNS * 2, BLOCKS = 1;
+    template <int ROWS> using Beside = NothingBeside;
+
+    template <typename From, int TILES, int N, typename X>
+    DEVICE static void add_block(const unsigned char *const (&values)[TILES],
+                                 const Head *const (&heads)[TILES], const X &x, uint32_t block,
+                                 float (&sums)[TILES][N][4]) {
+        float own[TILES][N][4] = {};
+#pragma unroll
+        for (int part = 0; part < COLUMNS / PART; part++) {
+            Four loaded[TILES];
+            for (int t = 0; t < TILES; t++) {
+                loaded[t] = From::four(values[t] + part * 512 + lane() * 16);
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t w[TILES][4];
+                for (int t = 0; t < TILES; t++) {
+                    for (int i = 0; i < 4; i++) {
+                        w[t][i] = brains_of_floats8(loaded[t].x[half * 2 + i % 2] >> i / 2 * 16);
+                    }
+                }
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    uint32_t at = block * X_BYTES + part * PART * 2 + half * PART;
+                    uint32_t b[2] = {x.word(n, at), x.word(n, at + 16)};
+#pragma unroll
+                    for (int t = 0; t < TILES; t++) {
+                        mma_bf16(own[t][n], w[t], b);
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            for (int n = 0; n < N; n++) {
+                for (int i = 0; i < 4; i++) {
+                    float scale = From::read(heads[t] + i / 2 * 8);
+                    sums[t][n][i] = fused(own[t][n][i], scale, sums[t][n][i]);
+                }
+            }
+        }
+    }
+};
+
+// Formats with blocks so long that a warp loads the next one when it has multiplied one.
+template <typename B> struct OfLongBlocks : B {
+    using Head = typename B::Head;
 
     template <int N>
     DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t begin, uint32_t end,
                            const RowsInMemory<N> &x, float (&sums)[1][N][4]) {
-        uint64_t first = tile * (a.weights.columns / BLOCK);
+        uint64_t first = tile * (a.weights.columns / B::COLUMNS);
         auto values = static_cast<const unsigned char *>(a.weights.values);
         auto heads = static_cast<const Head *>(a.weights.heads) + lane() / 4;
         for (; begin < end; begin++) {
-            const unsigned char *own[1] = {values + (first + begin) * BYTES};
+            const unsigned char *own[1] = {values + (first + begin) * B::BYTES};
             const Head *head[1] = {heads + (first + begin) * TILE};
-            add_block<FromMemory>(own, head, x, begin, sums);
+            B::template add_block<FromMemory>(own, head, x, begin, sums);
         }
     }
 
@@ -369,6 +423,6 @@ template <typename K> struct OfK : Fragment {
             own[t] = stage.values[tile + t];
             heads[t] = reinterpret_cast<const Head *>(stage.heads[tile + t]) + lane() / 4;
         }
-        add_block<FromStage>(own, heads, x, 0, sums);
+        B::template add_block<FromStage>(own, heads, x, 0, sums);
     }
 };

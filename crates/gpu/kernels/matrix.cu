@@ -272,8 +272,9 @@ template <typename Of, int TILES, int N, bool GATED> DEVICE void products_of_man
     FEW(name, Of, 64)
 
 ON_TENSOR_CORES(products_q8_0, OfBlocks<Q8>)
-ON_TENSOR_CORES(products_q4_k, OfK<Q4>)
-ON_TENSOR_CORES(products_q6_k, OfK<Q6>)
+ON_TENSOR_CORES(products_q4_k, OfLongBlocks<KBlock<Q4>>)
+ON_TENSOR_CORES(products_q6_k, OfLongBlocks<KBlock<Q6>>)
+ON_TENSOR_CORES(products_floats8, OfLongBlocks<Floats8Block>)
 ON_TENSOR_CORES(products_brains, OfBlocks<Brains>)
 using OfF32 = OfFloats<float, false>;
 using OfBf16 = OfFloats<uint16_t, true>;

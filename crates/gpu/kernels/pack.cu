@@ -30,6 +30,24 @@ KERNEL(pack_q8_0, PackArgs, 32) {
     }
 }
 
+// Rows of E4M3, and then a scale in f32 for each 128 columns.
+KERNEL(pack_floats8, PackArgs, 32) {
+    uint64_t tile = BLOCK_X, block = tile * (a.columns / FLOATS8_COLUMNS) + BLOCK_Y;
+    auto values = static_cast<uint8_t *>(a.values) + block * FLOATS8_BYTES;
+    auto heads = static_cast<float *>(a.heads) + block * TILE;
+    for (int part = 0; part < FLOATS8_COLUMNS / PART; part++) {
+        uint64_t first = uint64_t(BLOCK_Y) * FLOATS8_COLUMNS + part * PART;
+        for (int at = 0; at < 16; at++) {
+            const uint8_t *row = source_row(a, tile, row_of(lane(), at));
+            values[part * 512 + lane() * 16 + at] = row ? row[first + floats8_column_of(lane(), at)] : 0;
+        }
+    }
+    if (lane() < TILE) {
+        const uint8_t *row = source_row(a, tile, lane());
+        heads[lane()] = row ? bits_float(word(row + a.columns + uint64_t(BLOCK_Y) * 4)) : 0.0f;
+    }
+}
+
 // Q4_K of a file: d, min, twelve bytes of scales and least values, 128 bytes of values. Of each 64
 // columns, the first 32 are in the low nibbles.
 KERNEL(pack_q4_k, PackArgs, 32) {

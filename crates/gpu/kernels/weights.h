@@ -8,7 +8,7 @@
 #include "args.h"
 #include "math.h"
 
-enum Format : uint32_t { Q8_0, Q4_K, Q6_K, BRAINS, F32_ROWS, BF16_ROWS, F16_ROWS };
+enum Format : uint32_t { Q8_0, Q4_K, Q6_K, BRAINS, F32_ROWS, BF16_ROWS, F16_ROWS, FLOATS8 };
 
 constexpr int TILE = 16;
 
@@ -68,6 +68,10 @@ constexpr uint32_t Q6_LOW_BYTES = TILE * BLOCK / 2;
 constexpr uint32_t Q6_BYTES = TILE * BLOCK * 3 / 4;
 constexpr uint32_t BRAIN_BYTES = TILE * 16 * 2;
 
+// Columns of eight-bit floats that share a scale in each row.
+constexpr int FLOATS8_COLUMNS = 128;
+constexpr uint32_t FLOATS8_BYTES = TILE * FLOATS8_COLUMNS;
+
 // Returns row and column, within a tile and 32 columns, of byte `at` of the 16 bytes of a lane.
 DEVICE int row_of(int lane, int at) { return lane / 4 + (at / 4 & 1) * 8; }
 DEVICE int column_of(int lane, int at) { return lane % 4 * 4 + at % 4 + at / 8 * 16; }
@@ -75,6 +79,16 @@ DEVICE int column_of(int lane, int at) { return lane % 4 * 4 + at % 4 + at / 8 *
 DEVICE int byte_of(int row, int column) {
     int lane = row % 8 * 4 + column % 16 / 4;
     return lane * 16 + column / 16 * 8 + row / 8 * 4 + column % 4;
+}
+
+// The same for eight-bit floats, which become bf16: of each 16 columns a lane has two, and the two
+// eight columns further.
+DEVICE int floats8_column_of(int lane, int at) {
+    return at / 8 * 16 + at % 4 / 2 * 8 + lane % 4 * 2 + at % 2;
+}
+DEVICE int floats8_byte_of(int row, int column) {
+    int lane = row % 8 * 4 + column % 8 / 2;
+    return lane * 16 + column / 16 * 8 + row / 8 * 4 + column % 16 / 8 * 2 + column % 2;
 }
 
 // Columns of float rows that lie together: 16 bytes.
@@ -123,6 +137,13 @@ DEVICE float weight_at(const Weights &w, uint32_t row, uint32_t column) {
         uint64_t block = tile * (w.columns / 16) + column / 16;
         auto at = block * BRAIN_BYTES + byte_of(in_tile, column % 16 * 2);
         return brain_float(uint32_t(bytes[at]) | uint32_t(bytes[at + 1]) << 8);
+    }
+    case FLOATS8: {
+        uint64_t block = tile * (w.columns / FLOATS8_COLUMNS) + column / FLOATS8_COLUMNS;
+        int in_block = column % FLOATS8_COLUMNS, at = floats8_byte_of(in_tile, in_block % PART);
+        uint8_t value = bytes[block * FLOATS8_BYTES + in_block / PART * 512 + at];
+        float scale = static_cast<const float *>(w.heads)[block * TILE + in_tile];
+        return brain_float(brains_of_floats8(value) & 0xffff) * scale;
     }
     case F32_ROWS: {
         uint64_t at = (tile * ((w.columns + 3) / 4) + column / 4) * TILE + in_tile;

@@ -16,9 +16,10 @@
 //!
 //! # Equal bits
 //!
-//! All kernels but the products of [`Layout::Brains`](matrix::Layout::Brains) have the bits of the
-//! CPU's (`nsbridge-kernels`, and `nsbridge-llama` for sampling): sums take their terms in the same
-//! order, and integer products are exact. The number of rows, of ranks, and of blocks of threads does not change a bit.
+//! All kernels but the products of [`Layout::Brains`](matrix::Layout::Brains) and
+//! [`Layout::Floats8`](matrix::Layout::Floats8) have the bits of the CPU's (`nsbridge-kernels`, and
+//! `nsbridge-llama` for sampling): sums take their terms in the same order, and integer products are
+//! exact. The number of rows, of ranks, and of blocks of threads does not change a bit.
 
 mod args;
 pub mod attention;

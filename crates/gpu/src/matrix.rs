@@ -31,6 +31,9 @@ pub enum Layout {
     Q6K,
     /// bf16 with bf16 activations on tensor cores: the bits of the device.
     Brains,
+    /// Eight-bit floats of E4M3, none of them a NaN, with bf16 activations on tensor cores: the bits
+    /// of the device. After the floats, a row has a scale in f32 for each 128 columns.
+    Floats8,
     /// f32 with f32 activations: the bits of the CPU.
     F32,
     /// bf16 with f32 activations: the bits of the CPU.
@@ -40,12 +43,17 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// Returns true if the products have the bits of the CPU.
+    pub fn is_exact(self) -> bool {
+        !matches!(self, Self::Brains | Self::Floats8)
+    }
+
     /// Returns the form of the activations.
     pub fn form(self) -> Form {
         match self {
             Self::Q8_0 => Form::Of32,
             Self::Q4K | Self::Q6K => Form::Of256,
-            Self::Brains => Form::Brains,
+            Self::Brains | Self::Floats8 => Form::Brains,
             Self::F32 | Self::Bf16 | Self::F16 => Form::Floats,
         }
     }
@@ -56,6 +64,7 @@ impl Layout {
             Self::Q8_0 => 32,
             Self::Q4K | Self::Q6K => 256,
             Self::Brains => 16,
+            Self::Floats8 => 128,
             Self::F32 | Self::Bf16 | Self::F16 => 1,
         }
     }
@@ -66,6 +75,7 @@ impl Layout {
             Self::Q8_0 => columns / 32 * 34,
             Self::Q4K => columns / 256 * 144,
             Self::Q6K => columns / 256 * 210,
+            Self::Floats8 => columns + columns / 128 * 4,
             Self::F32 => columns * 4,
             Self::Brains | Self::Bf16 | Self::F16 => columns * 2,
         }
@@ -78,6 +88,7 @@ impl Layout {
             Self::Q4K => (TILE * columns / 2, columns / 256 * TILE * 20),
             Self::Q6K => (TILE * columns * 3 / 4, columns / 256 * TILE * 20),
             Self::Brains => (TILE * columns * 2, 0),
+            Self::Floats8 => (TILE * columns, columns / 128 * TILE * 4),
             Self::F32 | Self::Bf16 | Self::F16 => {
                 (self.row_bytes(columns).next_multiple_of(16) * TILE, 0)
             }
@@ -93,6 +104,7 @@ impl Layout {
             Self::F32 => 4,
             Self::Bf16 => 5,
             Self::F16 => 6,
+            Self::Floats8 => 7,
         }
     }
 
@@ -103,6 +115,7 @@ impl Layout {
             Self::Q4K => ("pack_q4_k", columns / 256),
             Self::Q6K => ("pack_q6_k", columns / 256),
             Self::Brains => ("pack_brains", columns / 16),
+            Self::Floats8 => ("pack_floats8", columns / 128),
             Self::F32 | Self::Bf16 | Self::F16 => {
                 ("pack_floats", self.row_bytes(columns).div_ceil(16))
             }
@@ -155,6 +168,7 @@ products! {
     Q4K: "q4_k" tensors,
     Q6K: "q6_k" tensors,
     Brains: "brains" tensors,
+    Floats8: "floats8" tensors,
     F32: "f32" floats,
     Bf16: "bf16" floats,
     F16: "f16" floats,

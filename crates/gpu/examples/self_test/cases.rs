@@ -23,11 +23,12 @@ pub(crate) enum Outcome {
 /// Largest difference that products of bf16 may have.
 pub(crate) const TOLERANCE: f64 = 1e-3;
 
-const LAYOUTS: [(Layout, &str); 7] = [
+const LAYOUTS: [(Layout, &str); 8] = [
     (Layout::Q8_0, "q8_0"),
     (Layout::Q4K, "q4_k"),
     (Layout::Q6K, "q6_k"),
     (Layout::Brains, "brains"),
+    (Layout::Floats8, "floats8"),
     (Layout::F32, "f32"),
     (Layout::Bf16, "bf16"),
     (Layout::F16, "f16"),
@@ -88,8 +89,28 @@ pub(crate) fn numbers(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
+/// Eight-bit float of a number.
+fn float8(x: f32) -> u8 {
+    let byte = (x * 8_388_608.0) as i32 as u8;
+    // No NaN.
+    byte - u8::from(byte & 0x7f == 0x7f)
+}
+
+/// Scale of a group of 128 columns of a row of eight-bit floats. Powers of two make products that
+/// bf16 can hold.
+fn scale8(row: usize, group: usize) -> f32 {
+    [1.0 / 512.0, 1.0 / 128.0, 1.0 / 256.0][(row + group) % 3]
+}
+
 /// Bytes of a matrix as a file has them.
-fn file(layout: Layout, numbers: &[f32]) -> Vec<u8> {
+fn file(layout: Layout, columns: usize, numbers: &[f32]) -> Vec<u8> {
+    if layout == Layout::Floats8 {
+        let rows = numbers.chunks_exact(columns).enumerate().flat_map(|(row, numbers)| {
+            let scales = (0..columns / 128).flat_map(move |at| scale8(row, at).to_le_bytes());
+            numbers.iter().map(|x| float8(*x)).chain(scales)
+        });
+        return rows.collect();
+    }
     let half = |x: f32| half::f16::from_f32(x).to_le_bytes();
     let (block, bytes, scales): (usize, usize, &[usize]) = match layout {
         Layout::Q8_0 => (32, 34, &[0]),
@@ -124,7 +145,7 @@ fn pack(device: &Arc<dyn Device>, each: &mut dyn FnMut(&str, Outcome)) -> Result
         // Rows that are no whole tiles, and rows of floats that are no whole 16 bytes.
         let of_floats = matches!(layout, Layout::F32 | Layout::Bf16 | Layout::F16);
         let (rows, columns) = (89, if of_floats { 509 } else { 1024 });
-        let bytes = file(layout, &numbers(1, rows * columns));
+        let bytes = file(layout, columns, &numbers(1, rows * columns));
         let matrix = matrix(device, layout, Shape { rows, columns, segments: 1 }, &bytes)?;
         if of_floats {
             matrix.buffers().into_iter().try_for_each(|buffer| floats.add(buffer))?;
@@ -157,7 +178,22 @@ fn products(
     let (rows, columns, segments) = (72, 2048, if gated { 2 } else { 8 });
     let weights = numbers(2, rows * columns);
     let shape = Shape { rows, columns, segments };
-    let mut matrix = matrix(device, layout, shape, &file(layout, &weights))?;
+    let mut matrix = matrix(device, layout, shape, &file(layout, columns, &weights))?;
+    let weights = if layout == Layout::Floats8 {
+        let number = |(at, x): (usize, &f32)| {
+            let bits = i32::from(float8(*x));
+            let (exponent, mantissa) = (bits >> 3 & 15, (bits & 7) as f32 / 8.0);
+            let magnitude = match exponent {
+                0 => mantissa * 2f32.powi(-6),
+                _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
+            };
+            let scale = scale8(at / columns, at % columns / 128);
+            if bits < 128 { magnitude * scale } else { -magnitude * scale }
+        };
+        weights.iter().enumerate().map(number).collect()
+    } else {
+        weights
+    };
     let bias = numbers(3, matrix.padded());
     matrix.set_bias(&bias)?;
     let on_tensor_cores = matches!(layout.form(), Form::Of32 | Form::Of256 | Form::Brains);
@@ -172,7 +208,7 @@ fn products(
         let out = Buffer::zeroed(device, 4 * many * stride)?;
         let to = Destination::Floats { out: &out, stride, first: 0 };
         matrix.multiply(&own, rows_of_x, gated, to)?;
-        let outcome = if layout == Layout::Brains {
+        let outcome = if !layout.is_exact() {
             let mut products = vec![0.0f32; many * stride];
             out.read(0, &mut products)?;
             difference((&weights, &bias, &x), columns, gated, &products)

@@ -44,6 +44,16 @@ pub(crate) fn width_on_device(dtype: Dtype) -> f64 {
     }
 }
 
+/// Returns the bytes of a weight on a GPU that multiplies bf16 with this engine's kernels: eight-bit
+/// floats of E4M3 stay as they are with a scale for each 128, and those of E5M2 become bf16.
+pub(crate) fn width_on_gpu(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F8_E4M3 => 1.0 + 4.0 / 128.0,
+        Dtype::F8_E5M2 => 2.0,
+        other => format_of(other).unwrap_or(Format::F32).width(),
+    }
+}
+
 /// Returns the format of a tensor of this dtype.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::Instant;
 
-use nsbridge_checkpoint::{Checkpoint, TensorInfo};
+use nsbridge_checkpoint::{Checkpoint, Dtype, TensorInfo};
 use nsbridge_handler::{
     AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, Result, TextInput,
     TextPiece,
@@ -28,7 +28,7 @@ use self::drafting::Drafting;
 use self::preparation::Preparation;
 use crate::budget::Budget;
 use crate::engine::{Engine, EngineRequest, Policy};
-use crate::formats::{coarsest_format, mean_width, width_on_device};
+use crate::formats::{coarsest_format, mean_width, width_on_device, width_on_gpu};
 use crate::grammar::{self, Grammars};
 use crate::limits::{HELD_BYTES, REPLIES, STUCK, THREADS};
 use crate::metadata;
@@ -195,7 +195,6 @@ impl Llama {
             false => KvFormat::Bf16,
         });
         let format = options.quantize.map(|Quantize::Q8_0| Format::Q8_0);
-        let format = format.or_else(|| device::narrowed(&device, checkpoint.tensors()));
         let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
         config.hold_degree("tensor_parallel_degree", ranks, coarsest)?;
         let mut setup = Setup {
@@ -380,16 +379,17 @@ fn vocabulary(config: &Config) -> Vocabulary<'_> {
 /// Returns the memory that a model needs.
 fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     let tensors = checkpoint.tensors();
+    let mean = |width: &dyn Fn(Dtype) -> f64| {
+        let bytes = |tensor: &TensorInfo| tensor.elements() as f64 * width(tensor.dtype);
+        let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
+        tensors.iter().map(bytes).sum::<f64>() / elements.max(1) as f64
+    };
     let weight = match (&setup.device, setup.format) {
         (Backend::Cpu | Backend::Gpu(_), Some(format)) => format.width(),
+        (Backend::Gpu(_), None) if !setup.device.is_exact() => mean(&width_on_gpu),
         (Backend::Cpu | Backend::Gpu(_), None) => mean_width(tensors),
         // A device stores the checkpoint's own format, or f32.
-        (Backend::Candle(_), _) => {
-            let bytes =
-                |tensor: &TensorInfo| tensor.elements() as f64 * width_on_device(tensor.dtype);
-            let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
-            tensors.iter().map(bytes).sum::<f64>() / elements.max(1) as f64
-        }
+        (Backend::Candle(_), _) => mean(&width_on_device),
     };
     let positions = setup.blocks.saturating_mul(PAGE);
     Memory::new(config, setup.ranks, weight, setup.kv, positions)

@@ -16,6 +16,7 @@ use crate::{Format, LoadError, config};
 #[cfg(feature = "candle")]
 pub(crate) use self::gguf::ggml;
 pub(crate) use self::gguf::{interleaved, name as gguf_name, parted};
+pub(crate) use self::floats8::Floats8;
 pub(crate) use self::stored::Stored;
 
 /// Part of a tensor that belongs to one rank.
@@ -133,13 +134,30 @@ impl Weights {
     ///
     /// Returns an error that names the tensor.
     pub(crate) fn take(&self, name: &str, shape: &[usize], cut: &Cut) -> Result<Stored, LoadError> {
-        let weight = self.part(name, shape, cut)?;
+        match self.take_floats8(name, shape, cut)? {
+            Some(floats8) => floats8.widened(),
+            None => Ok(Stored::new(&self.find_tensor(name)?.name, self.part(name, shape, cut)?)),
+        }
+    }
+
+    /// Returns one part of a tensor of eight-bit floats, and its scales; `None` if the tensor has
+    /// another dtype, and is not taken then.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the tensor.
+    pub(crate) fn take_floats8(
+        &self,
+        name: &str,
+        shape: &[usize],
+        cut: &Cut,
+    ) -> Result<Option<Floats8>, LoadError> {
         let info = self.find_tensor(name)?;
         if !floats8::is_one(info.dtype) {
-            return Ok(Stored::new(&info.name, weight));
+            return Ok(None);
         }
-        let scales = self.scales(name, shape, cut)?;
-        Ok(Stored::widened(&info.name, floats8::widened(&info.name, &weight, &scales)?))
+        let (weight, scales) = (self.part(name, shape, cut)?, self.scales(name, shape, cut)?);
+        Ok(Some(Floats8::new(&info.name, weight, scales)))
     }
 
     /// Returns the scales of a tensor of eight-bit floats, for one part of it.

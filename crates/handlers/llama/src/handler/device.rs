@@ -1,11 +1,11 @@
 //! Selection of the device by the configuration, and the defaults that depend on it.
 
-use nsbridge_checkpoint::{Dtype, TensorInfo};
+use nsbridge_checkpoint::TensorInfo;
 use nsbridge_kernels::attention::PAGE;
 
 use crate::formats::format_of_tensor;
 use crate::options::Options;
-use crate::{Arithmetic, Backend, Format, LoadError, Memory, Setup};
+use crate::{Arithmetic, Backend, LoadError, Memory, Setup};
 
 /// Default number of requests that run concurrently, on a CPU and on a GPU.
 const PLACES: [usize; 2] = [8, 64];
@@ -54,13 +54,6 @@ pub(super) fn step_tokens(options: &Options) -> usize {
 
 fn is_gpu(options: &Options) -> bool {
     options.device.as_ref().is_some_and(|device| device.starts_with("cuda"))
-}
-
-/// Returns the format to which a GPU narrows eight-bit floats, which are f32 otherwise.
-pub(super) fn narrowed(device: &Backend, tensors: &[TensorInfo]) -> Option<Format> {
-    let is_of_eight = |tensor: &TensorInfo| matches!(tensor.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
-    let on_gpu = matches!(device, Backend::Gpu(_)) && !device.is_exact();
-    (on_gpu && tensors.iter().any(is_of_eight)).then_some(Format::Bf16)
 }
 
 /// Returns the default number of KV-cache blocks: on a GPU, as many of those of the setup as fit

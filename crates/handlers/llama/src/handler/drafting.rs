@@ -3,7 +3,7 @@
 use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::{Model as Files, Models};
 
-use super::device::{self, DeviceChoice};
+use super::device::DeviceChoice;
 use super::memory;
 use crate::formats::coarsest_format;
 use crate::options::Options;
@@ -110,8 +110,7 @@ impl Drafting {
         let device = choice.open(setup.ranks, checkpoint.tensors())?;
         // A GPU stores the format of the checkpoint.
         let rounded = matches!(device, Backend::Cpu).then(|| format(&config)).flatten();
-        let narrowed = || device::narrowed(&device, checkpoint.tensors());
-        let format = rounded.or(setup.format).or_else(narrowed);
+        let format = rounded.or(setup.format);
         let setup = Setup { device, format, ..setup.clone() };
         let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
         config.hold_degree("draft_model_tp_size", setup.ranks, coarsest)?;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use nsbridge_gpu::attention::{Attention, AttentionPlan, Heads, KvCache, Place};
 use nsbridge_gpu::device::{Buffer, Device};
-use nsbridge_gpu::matrix::{Destination, Layout};
+use nsbridge_gpu::matrix::Destination;
 use nsbridge_gpu::ranks::{Flags, Meeting};
 use nsbridge_gpu::rows::{Activations, Count, Form, Norm, Sums as OfRanks};
 use nsbridge_gpu::sample::Sampler;
@@ -126,11 +126,11 @@ impl GpuShard {
         windows.dedup();
         let loaded = in_parallel(config.layers, part.of, &|index| {
             let layer = loader().layer(index)?;
-            let is_exact = layer.matrices().all(|own| own.matrix.layout() != Layout::Brains);
+            let is_exact = layer.matrices().all(|own| own.matrix.layout().is_exact());
             let formats = layer.formats();
             Ok((GpuLayer::new(layer, &windows, &device)?, is_exact, formats))
         })?;
-        let is_exact = embedding.matrix.layout() != Layout::Brains
+        let is_exact = embedding.matrix.layout().is_exact()
             && loaded.iter().all(|(_, is_exact, _)| *is_exact);
         let (mut layers, mut names) = (Vec::new(), Vec::new());
         for (layer, _, formats) in loaded {
@@ -148,7 +148,7 @@ impl GpuShard {
         let output_there = (!setup.hidden).then(|| output.as_ref().unwrap_or(&embedding));
         let widths = Widths::new(&layers, output_there, config.hidden_size, heads);
         let kv = setup.kv;
-        let mut formats = format!("{:?} {} kv {kv:?}", embedding.format(), names.join(" "));
+        let mut formats = format!("{} {} kv {kv:?}", embedding.format(), names.join(" "));
         if !is_exact {
             formats = format!("bf16 on {}: {formats}", device.kind());
         }

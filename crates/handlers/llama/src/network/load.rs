@@ -5,7 +5,7 @@ use nsbridge_kernels::ThreadPool;
 use nsbridge_kernels::matrix::{Matrix, Source, segments};
 use nsbridge_kernels::simd::LANES;
 
-use crate::weights::{self, Cut, Stored};
+use crate::weights::{self, Cut, Floats8, Stored};
 use crate::{Config, Format, LoadError, Tier, Weights};
 
 /// Bytes of layers below which a model runs on one thread: more threads would cost more than they
@@ -39,6 +39,23 @@ pub(super) trait Pack {
         place: &(impl Fn(usize) -> Option<(usize, usize)> + Sync),
         bias: Option<&dyn Fn(usize) -> f32>,
     ) -> Result<Self::Matrix, LoadError>;
+
+    /// Packs tensors of eight-bit floats as they are. Returns `None` if the backend does not multiply
+    /// them.
+    fn pack_floats8(
+        &mut self,
+        _shape: Packing,
+        _sources: &[Floats8],
+        _place: &(impl Fn(usize) -> Option<(usize, usize)> + Sync),
+        _bias: Option<&dyn Fn(usize) -> f32>,
+    ) -> Result<Option<Self::Matrix>, LoadError> {
+        Ok(None)
+    }
+
+    /// Returns the format of the products of eight-bit floats with their scales.
+    fn of_floats8(&self) -> Format {
+        Format::F32
+    }
 }
 
 /// Shape and format of a matrix to pack.
@@ -252,11 +269,40 @@ impl<'a, P: Pack> Loader<'a, P> {
         bias: bool,
         place: impl Fn(usize) -> Option<(usize, usize)> + Sync,
     ) -> Result<P::Matrix, LoadError> {
-        let take = |piece: &Piece| {
-            let name = format!("{}.weight", piece.name);
-            self.weights.take(&name, &piece.shape, &piece.cut)
+        let biases = match bias {
+            true => pieces.iter().map(|piece| self.bias(piece)).collect::<Result<Vec<_>, _>>()?,
+            false => Vec::new(),
         };
-        let tensors = pieces.iter().map(take).collect::<Result<Vec<_>, LoadError>>()?;
+        let at = |row| place(row).map_or(0.0, |(piece, row)| biases[piece][row]);
+        let bias = bias.then_some(&at as &dyn Fn(usize) -> f32);
+        let names: Vec<_> = pieces.iter().map(|piece| format!("{}.weight", piece.name)).collect();
+        let (all_columns, part) = (pieces[0].shape[1], self.part);
+        let (columns, ranks) = match &pieces[0].cut {
+            Cut::Columns(own) => (own.len(), part.of),
+            Cut::Rows(_) => (all_columns, 1),
+        };
+        let packing = |format| Packing { format, rows, columns, all_columns, ranks };
+        let named = || names.iter().zip(pieces);
+        let floats8 = |(name, piece): (&String, &Piece)| {
+            self.weights.take_floats8(name, &piece.shape, &piece.cut)
+        };
+        let mut given = self.format;
+        let tensors = match named().map(floats8).collect::<Result<Option<Vec<_>>, _>>()? {
+            Some(floats8) => {
+                if given.is_none() {
+                    let shape = packing(self.pack.of_floats8());
+                    let packed = self.pack.pack_floats8(shape, &floats8, &place, bias)?;
+                    if let Some(matrix) = packed {
+                        return Ok(matrix);
+                    }
+                    given = Some(shape.format);
+                }
+                floats8.iter().map(Floats8::widened).collect::<Result<Vec<_>, _>>()?
+            }
+            None => named()
+                .map(|(name, piece)| self.weights.take(name, &piece.shape, &piece.cut))
+                .collect::<Result<Vec<_>, _>>()?,
+        };
         let bytes: Vec<_> = tensors.iter().map(Stored::bytes).collect();
         let sources: Vec<_> =
             tensors.iter().zip(&bytes).map(|(tensor, bytes)| tensor.source(bytes)).collect();
@@ -270,24 +316,15 @@ impl<'a, P: Pack> Loader<'a, P> {
         } else {
             Format::F32
         };
-        let format = self.format.unwrap_or(if same { first } else { mixed });
-        let (all_columns, part) = (pieces[0].shape[1], self.part);
-        let (columns, ranks) = match &pieces[0].cut {
-            Cut::Columns(own) => (own.len(), part.of),
-            Cut::Rows(_) => (all_columns, 1),
-        };
-        let shape = Packing { format, rows, columns, all_columns, ranks };
-        if !bias {
-            return self.pack.pack(shape, &sources, &place, None);
-        }
-        let of = |piece: &Piece| {
-            let all = norm(self.weights, &format!("{}.bias", piece.name), piece.shape[0])?;
-            let Cut::Rows(own) = &piece.cut else { return Ok(all) };
-            Ok(all[own.clone()].to_vec())
-        };
-        let biases = pieces.iter().map(of).collect::<Result<Vec<_>, LoadError>>()?;
-        let at = |row| place(row).map_or(0.0, |(piece, row)| biases[piece][row]);
-        self.pack.pack(shape, &sources, &place, Some(&at))
+        let format = given.unwrap_or(if same { first } else { mixed });
+        self.pack.pack(packing(format), &sources, &place, bias)
+    }
+
+    /// Loads the bias of a piece's rows.
+    fn bias(&self, piece: &Piece) -> Result<Vec<f32>, LoadError> {
+        let all = norm(self.weights, &format!("{}.bias", piece.name), piece.shape[0])?;
+        let Cut::Rows(own) = &piece.cut else { return Ok(all) };
+        Ok(all[own.clone()].to_vec())
     }
 }
 

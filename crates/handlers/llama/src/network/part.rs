@@ -5,7 +5,7 @@ use std::ops::Range;
 use nsbridge_kernels::matrix::Matrix;
 use nsbridge_kernels::simd::LANES;
 
-use crate::{Config, Format};
+use crate::Config;
 
 /// One rank's place in the rank group.
 #[derive(Clone, Copy, Debug)]
@@ -59,15 +59,15 @@ pub(super) struct Tokens {
 
 /// Matrix of a backend.
 pub(super) trait Packed {
-    /// Returns the format in memory.
-    fn format(&self) -> Format;
+    /// Returns the name of the format in memory.
+    fn format(&self) -> String;
     /// Returns the size in memory, in bytes.
     fn bytes(&self) -> usize;
 }
 
 impl Packed for Matrix {
-    fn format(&self) -> Format {
-        self.format()
+    fn format(&self) -> String {
+        format!("{:?}", self.format())
     }
 
     fn bytes(&self) -> usize {
@@ -115,7 +115,7 @@ impl<M: Packed> Layer<M> {
     pub(super) fn formats(&self) -> String {
         let mut formats: Vec<_> = self.matrices().map(Packed::format).collect();
         formats.dedup();
-        format!("{formats:?}").trim_matches(['[', ']']).replace(", ", "+")
+        formats.join("+")
     }
 
     pub(super) fn matrices(&self) -> impl Iterator<Item = &M> {

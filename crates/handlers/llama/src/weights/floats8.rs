@@ -2,14 +2,16 @@
 //! (revision 1.0), with scales in a tensor of their own.
 //!
 //! A weight is the product of a float and its scale, in f32. A product of four bits with a scale of
-//! 24 has no shorter format that holds it, so these weights are f32 in memory.
+//! 24 has no shorter format that holds it, so these weights are f32 in memory, but on GPUs that
+//! multiply the floats and the scales one after the other.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use half::f16;
 use nsbridge_checkpoint::{Dtype, Weight};
 
-use super::Cut;
+use super::{Cut, Stored};
 use crate::LoadError;
 
 /// Returns true for the types of this module.
@@ -87,38 +89,91 @@ impl Scales {
     }
 }
 
-/// Multiplies a part of a tensor with its scales. Returns its shape and the bytes of the products in
-/// f32.
-///
-/// # Errors
-///
-/// Returns an error that names the tensor and the row if a product is no finite number.
-pub(super) fn widened(
-    name: &str,
-    weight: &Weight,
-    scales: &Scales,
-) -> Result<(Vec<usize>, Vec<u8>), LoadError> {
-    let floats: Vec<f32> = (0..=u8::MAX).map(|bits| float(weight.dtype(), bits)).collect();
-    let shape = weight.shape().to_vec();
-    let columns = shape.last().copied().unwrap_or(1);
-    let bytes = weight.contiguous();
-    let mut out = vec![0; 4 * bytes.len()];
-    let rows = bytes.chunks_exact(columns.max(1)).zip(out.chunks_exact_mut(4 * columns.max(1)));
-    for (row, (bytes, out)) in rows.enumerate() {
-        let (mut finite, out) = (true, out.as_chunks_mut().0);
-        for (run, scale) in scales.of_row(row, columns) {
-            for (byte, out) in bytes[run.clone()].iter().zip(&mut out[run]) {
-                let product = floats[usize::from(*byte)] * scale;
-                finite &= product.is_finite();
-                *out = product.to_le_bytes();
+/// Part of a tensor of eight-bit floats, and its scales.
+#[derive(Debug)]
+pub(crate) struct Floats8 {
+    name: String,
+    weight: Weight,
+    scales: Scales,
+}
+
+impl Floats8 {
+    pub(super) fn new(name: &str, weight: Weight, scales: Scales) -> Self {
+        Self { name: name.to_owned(), weight, scales }
+    }
+
+    /// Multiplies the floats with their scales, in f32.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the tensor and the row if a product is no finite number.
+    pub(crate) fn widened(&self) -> Result<Stored, LoadError> {
+        let floats: Vec<f32> = (0..=u8::MAX).map(|bits| float(self.weight.dtype(), bits)).collect();
+        let shape = self.weight.shape().to_vec();
+        let columns = shape.last().copied().unwrap_or(1);
+        let bytes = self.weight.contiguous();
+        let mut out = vec![0; 4 * bytes.len()];
+        let rows =
+            bytes.chunks_exact(columns.max(1)).zip(out.chunks_exact_mut(4 * columns.max(1)));
+        for (row, (bytes, out)) in rows.enumerate() {
+            let (mut finite, out) = (true, out.as_chunks_mut().0);
+            for (run, scale) in self.scales.of_row(row, columns) {
+                for (byte, out) in bytes[run.clone()].iter().zip(&mut out[run]) {
+                    let product = floats[usize::from(*byte)] * scale;
+                    finite &= product.is_finite();
+                    *out = product.to_le_bytes();
+                }
+            }
+            if !finite {
+                return Err(no_number(&self.name, row));
             }
         }
-        if !finite {
-            let (field, found) = (format!("row {row} of {name}"), "a weight that is no number");
-            return Err(LoadError::unsupported(field, found, "finite ones"));
-        }
+        Ok(Stored::widened(&self.name, (shape, out)))
     }
-    Ok((shape, out))
+
+    /// Returns the rows with a scale for each group of so many columns; `None` if the floats are not
+    /// of E4M3, or if columns of a group have several scales.
+    pub(crate) fn groups(&self, columns: usize, group: usize) -> Option<Groups<'_>> {
+        let Layout { columns: together, across, .. } = self.scales.layout;
+        let of_one = across == 1
+            || together.is_multiple_of(group) && self.scales.first[1].is_multiple_of(group);
+        let fits = self.weight.dtype() == Dtype::F8_E4M3 && columns.is_multiple_of(group);
+        let bytes = self.weight.contiguous();
+        (fits && of_one).then_some(Groups { of: self, bytes, columns, group })
+    }
+}
+
+/// Rows of eight-bit floats with a scale for each group of columns.
+#[derive(Debug)]
+pub(crate) struct Groups<'a> {
+    of: &'a Floats8,
+    bytes: Cow<'a, [u8]>,
+    columns: usize,
+    group: usize,
+}
+
+impl Groups<'_> {
+    /// Writes the floats of a row, and then the scales in f32.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the tensor and the row if a float or a scale is no finite number.
+    pub(crate) fn write_row(&self, row: usize, out: &mut [u8]) -> Result<(), LoadError> {
+        let (floats, scales) = out.split_at_mut(self.columns);
+        floats.copy_from_slice(&self.bytes[row * self.columns..][..self.columns]);
+        let mut finite = floats.iter().all(|float| float & 0x7f != 0x7f);
+        let (scales, _) = scales.as_chunks_mut();
+        for (run, scale) in self.of.scales.of_row(row, self.columns) {
+            finite &= scale.is_finite();
+            scales[run.start / self.group..run.end.div_ceil(self.group)].fill(scale.to_le_bytes());
+        }
+        if finite { Ok(()) } else { Err(no_number(&self.of.name, row)) }
+    }
+}
+
+fn no_number(name: &str, row: usize) -> LoadError {
+    let (field, found) = (format!("row {row} of {name}"), "a weight that is no number");
+    LoadError::unsupported(field, found, "finite ones")
 }
 
 /// Returns the number of an eight-bit float.

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 
 use nsbridge_handler::Model;
-use nsbridge_llama::{Config, Setup, Weights, tensors};
+use nsbridge_llama::{Arithmetic, Config, Setup, Weights, tensors};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::gpu::emulators;
 use crate::network::{self, logits};
 
 type Tensor = (String, Dtype, Vec<usize>, Vec<u8>);
@@ -57,9 +58,37 @@ struct Scheme {
     place: fn(usize, usize, usize) -> usize,
 }
 
+const WHOLE: Scheme =
+    Scheme { name: "_scale", dtype: Dtype::F32, shape: |_, _| vec![], place: |_, _, _| 0 };
+const OF_ROWS: Scheme = Scheme {
+    name: "_scale",
+    dtype: Dtype::BF16,
+    shape: |rows, _| vec![rows, 1],
+    place: |row, _, _| row,
+};
+const OF_128: Scheme = Scheme {
+    name: "_scale_inv",
+    dtype: Dtype::F32,
+    shape: |rows, columns| vec![rows.div_ceil(128), columns.div_ceil(128)],
+    place: |row, column, columns| row / 128 * columns.div_ceil(128) + column / 128,
+};
+const OF_BLOCKS: Scheme = Scheme {
+    name: "_scale_inv",
+    dtype: Dtype::BF16,
+    shape: |rows, columns| vec![rows.div_ceil(32), columns.div_ceil(20)],
+    place: |row, column, columns| row / 32 * columns.div_ceil(20) + column / 20,
+};
+
 /// Writes a model with projections of this dtype, and the same weights as f32.
 fn drawn(quantization: &Value, dtype: Dtype, scheme: &Scheme) -> (TempDir, TempDir) {
-    let plain = write(&config(&Value::Null), &[]);
+    drawn_as(&config(quantization), dtype, scheme)
+}
+
+/// The same for a model with this configuration.
+fn drawn_as(config: &Value, dtype: Dtype, scheme: &Scheme) -> (TempDir, TempDir) {
+    let mut of_wide = config.clone();
+    of_wide["quantization_config"] = Value::Null;
+    let plain = write(&of_wide, &[]);
     let shape = Config::read(&Model::in_dir(plain.path())).unwrap();
     let mut state = 9u64;
     let mut draw = || {
@@ -106,46 +135,29 @@ fn drawn(quantization: &Value, dtype: Dtype, scheme: &Scheme) -> (TempDir, TempD
         small.push((format!("{name}{}", scheme.name), scheme.dtype, of_scales, bytes));
         small.push((name, dtype, shape, floats));
     }
-    (write(&config(quantization), &small), write(&config(&Value::Null), &wide))
+    (write(config, &small), write(&of_wide, &wide))
+}
+
+fn tokens() -> Vec<u32> {
+    (0..20).map(|i| (i * i * 7 + 3 * i) % 70).collect()
 }
 
 fn run(dir: &Path, ranks: usize) -> Vec<Vec<f32>> {
-    let tokens: Vec<u32> = (0..20).map(|i| (i * i * 7 + 3 * i) % 70).collect();
     let setup = Setup { ranks, ..Setup::default() };
-    logits(&mut network::open(dir, &setup), &tokens, 8)
+    logits(&mut network::open(dir, &setup), &tokens(), 8)
 }
 
 #[test]
 fn floats_of_eight_bits_give_the_bits_of_their_products_with_their_scales() {
-    let whole =
-        Scheme { name: "_scale", dtype: Dtype::F32, shape: |_, _| vec![], place: |_, _, _| 0 };
-    let of_rows = Scheme {
-        name: "_scale",
-        dtype: Dtype::BF16,
-        shape: |rows, _| vec![rows, 1],
-        place: |row, _, _| row,
-    };
-    let of_128 = Scheme {
-        name: "_scale_inv",
-        dtype: Dtype::F32,
-        shape: |rows, columns| vec![rows.div_ceil(128), columns.div_ceil(128)],
-        place: |row, column, columns| row / 128 * columns.div_ceil(128) + column / 128,
-    };
-    let of_blocks = Scheme {
-        name: "_scale_inv",
-        dtype: Dtype::BF16,
-        shape: |rows, columns| vec![rows.div_ceil(32), columns.div_ceil(20)],
-        place: |row, column, columns| row / 32 * columns.div_ceil(20) + column / 20,
-    };
     let fp8 = json!({ "quant_method": "fp8", "activation_scheme": "dynamic" });
     let other = json!({ "quant_method": "fp8", "weight_block_size": [32, 20] });
     let tensors = json!({ "quant_method": "compressed-tensors", "format": "float-quantized" });
     for (quantization, dtype, scheme) in [
-        (&fp8, Dtype::F8_E4M3, &whole),
-        (&tensors, Dtype::F8_E4M3, &of_rows),
-        (&fp8, Dtype::F8_E4M3, &of_128),
-        (&other, Dtype::F8_E4M3, &of_blocks),
-        (&fp8, Dtype::F8_E5M2, &whole),
+        (&fp8, Dtype::F8_E4M3, &WHOLE),
+        (&tensors, Dtype::F8_E4M3, &OF_ROWS),
+        (&fp8, Dtype::F8_E4M3, &OF_128),
+        (&other, Dtype::F8_E4M3, &OF_BLOCKS),
+        (&fp8, Dtype::F8_E5M2, &WHOLE),
     ] {
         let (small, wide) = drawn(quantization, dtype, scheme);
         let right = run(wide.path(), 1);
@@ -155,13 +167,61 @@ fn floats_of_eight_bits_give_the_bits_of_their_products_with_their_scales() {
     }
 }
 
+#[test]
+fn a_gpu_multiplies_floats_of_eight_bits_as_they_are_where_it_can() {
+    let fp8 = json!({ "quant_method": "fp8", "activation_scheme": "dynamic" });
+    let other = json!({ "quant_method": "fp8", "weight_block_size": [32, 20] });
+    for (quantization, dtype, scheme, kept) in [
+        (&fp8, Dtype::F8_E4M3, &WHOLE, "F8_E4M3"),
+        (&fp8, Dtype::F8_E4M3, &OF_ROWS, "F8_E4M3"),
+        (&fp8, Dtype::F8_E4M3, &OF_128, "F8_E4M3"),
+        (&other, Dtype::F8_E4M3, &OF_BLOCKS, "Bf16"),
+        (&fp8, Dtype::F8_E5M2, &WHOLE, "Bf16"),
+    ] {
+        let mut config = config(quantization);
+        (config["hidden_size"], config["intermediate_size"]) = (json!(256), json!(512));
+        config["head_dim"] = json!(64);
+        let (small, wide) = drawn_as(&config, dtype, scheme);
+        let right = run(wide.path(), 1);
+        let on_gpu = |ranks: usize, arithmetic| {
+            let device = emulators(ranks, 7, arithmetic);
+            let mut model =
+                network::open(small.path(), &Setup { ranks, device, ..Setup::default() });
+            (logits(&mut model, &tokens(), 8), model.arithmetic().to_owned())
+        };
+        let (exact, _) = on_gpu(1, Arithmetic::Exact);
+        assert_eq!(exact, right, "{quantization} {dtype:?}");
+        let (one, names) = on_gpu(1, Arithmetic::Bf16);
+        assert!(names.contains(&format!("{kept} ")), "{quantization} {dtype:?}: {names}");
+        let apart = network::distance(right.iter().flatten(), one.iter().flatten());
+        assert!(apart > 1e-5 && apart < 2e-2, "{quantization} {dtype:?}: {apart}");
+        let (two, _) = on_gpu(2, Arithmetic::Bf16);
+        assert_eq!(one, two, "{quantization} {dtype:?}");
+    }
+}
+
+/// Reads the tensors of a model.
+fn tensors_of(dir: &Path) -> Vec<Tensor> {
+    let bytes = fs::read(dir.join("model.safetensors")).unwrap();
+    let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let owned = |(name, view): (&str, TensorView<'_>)| {
+        (name.to_owned(), view.dtype(), view.shape().to_vec(), view.data().to_vec())
+    };
+    read.iter().map(owned).collect()
+}
+
 /// Returns the error of a model with these tensors.
 fn refused(tensors: &[Tensor]) -> String {
-    let dir = write(&config(&json!({ "quant_method": "fp8" })), tensors);
+    refused_as(&config(&json!({ "quant_method": "fp8" })), tensors, &Setup::default())
+}
+
+/// The same for a model with this configuration and setup.
+fn refused_as(config: &Value, tensors: &[Tensor], setup: &Setup) -> String {
+    let dir = write(config, tensors);
     let files = Model::in_dir(dir.path());
     let config = Config::read(&files).unwrap();
     let opened = Weights::read(&files)
-        .and_then(|weights| nsbridge_llama::Model::new(&config, 64, &weights, &Setup::default()));
+        .and_then(|weights| nsbridge_llama::Model::new(&config, 64, &weights, setup));
     opened.unwrap_err().to_string()
 }
 
@@ -170,14 +230,7 @@ fn floats_without_a_scale_or_without_a_number_are_named() {
     let scheme =
         Scheme { name: "_scale", dtype: Dtype::F32, shape: |_, _| vec![1], place: |_, _, _| 0 };
     let (small, _) = drawn(&json!({ "quant_method": "fp8" }), Dtype::F8_E4M3, &scheme);
-    let bytes = fs::read(small.path().join("model.safetensors")).unwrap();
-    let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-    let all: Vec<Tensor> = read
-        .iter()
-        .map(|(name, view)| {
-            (name.to_owned(), view.dtype(), view.shape().to_vec(), view.data().to_vec())
-        })
-        .collect();
+    let all = tensors_of(small.path());
     let name = "model.layers.1.mlp.down_proj.weight";
     let without = all.iter().filter(|tensor| tensor.0 != format!("{name}_scale")).cloned();
     let why = refused(&without.collect::<Vec<_>>());
@@ -189,6 +242,19 @@ fn floats_without_a_scale_or_without_a_number_are_named() {
         .filter(|tensor| tensor.0 == name)
         .for_each(|tensor| tensor.3[3 * 160] = 0x7f);
     let why = refused(&changed);
+    assert!(why.contains(&format!("row 3 of {name} is a weight that is no number")), "{why}");
+
+    // The same where a GPU multiplies the floats as they are.
+    let mut wide = config(&json!({ "quant_method": "fp8" }));
+    (wide["hidden_size"], wide["intermediate_size"]) = (json!(256), json!(512));
+    let (small, _) = drawn_as(&wide, Dtype::F8_E4M3, &scheme);
+    let mut changed = tensors_of(small.path());
+    changed
+        .iter_mut()
+        .filter(|tensor| tensor.0 == name)
+        .for_each(|tensor| tensor.3[3 * 512] = 0xff);
+    let device = emulators(1, 0, Arithmetic::Bf16);
+    let why = refused_as(&wide, &changed, &Setup { device, ..Setup::default() });
     assert!(why.contains(&format!("row 3 of {name} is a weight that is no number")), "{why}");
 
     let mut changed = all;

@@ -12,18 +12,19 @@ use nsbridge_kernels::matrix::{SEGMENTS, Source};
 use super::devices::Arithmetic;
 use crate::network::load::{Pack, Packing};
 use crate::network::part::{Layer, Packed};
+use crate::weights::Floats8;
 use crate::{Format, LoadError};
 
 /// Matrix on a GPU, and its format in the file.
 #[derive(Debug)]
 pub(super) struct GpuMatrix {
     pub(super) matrix: Matrix,
-    format: Format,
+    format: String,
 }
 
 impl Packed for GpuMatrix {
-    fn format(&self) -> Format {
-        self.format
+    fn format(&self) -> String {
+        self.format.clone()
     }
 
     fn bytes(&self) -> usize {
@@ -57,7 +58,7 @@ impl Pack for GpuPack {
         bias: Option<&dyn Fn(usize) -> f32>,
     ) -> Result<GpuMatrix, LoadError> {
         let (layout, segments) = self.layout(&packing)?;
-        let Packing { rows, columns, .. } = packing;
+        let Packing { columns, .. } = packing;
         let format = packing.format.in_memory();
         let mut refused = None;
         let row = |row: usize, out: &mut [u8]| {
@@ -66,24 +67,77 @@ impl Pack for GpuPack {
                 refused.get_or_insert((source, from));
             }
         };
-        let shape = Shape { rows, columns, segments };
-        let mut matrix =
-            Matrix::pack(&self.device, layout, shape, row).map_err(|error| failed(&error))?;
+        let matrix = self.packed((layout, segments), &packing, row, bias)?;
         if let Some((source, row)) = refused {
             let name = sources[source].name;
             let found = "a weight that is too large or no number, or of another format".to_owned();
             let supported = format!("finite ones that {format} can hold");
             return Err(LoadError::unsupported(format!("row {row} of {name}"), found, supported));
         }
+        Ok(GpuMatrix { matrix, format: format!("{format:?}") })
+    }
+
+    fn pack_floats8(
+        &mut self,
+        packing: Packing,
+        sources: &[Floats8],
+        place: &(impl Fn(usize) -> Option<(usize, usize)> + Sync),
+        bias: Option<&dyn Fn(usize) -> f32>,
+    ) -> Result<Option<GpuMatrix>, LoadError> {
+        let Packing { columns, all_columns, ranks, .. } = packing;
+        let unit = Layout::Floats8.unit();
+        let segments = segments_of(unit, all_columns).filter(|all| all.is_multiple_of(ranks));
+        let groups = sources.iter().map(|source| source.groups(columns, unit));
+        let groups: Option<Vec<_>> = groups.collect();
+        let (Arithmetic::Bf16, Some(segments), Some(groups)) = (self.arithmetic, segments, groups)
+        else {
+            return Ok(None);
+        };
+        let mut refused = Ok(());
+        let row = |row: usize, out: &mut [u8]| {
+            let Some((source, from)) = place(row) else { return };
+            if let Err(error) = groups[source].write_row(from, out) {
+                refused = Err(error);
+            }
+        };
+        let matrix = self.packed((Layout::Floats8, segments / ranks), &packing, row, bias)?;
+        refused?;
+        Ok(Some(GpuMatrix { matrix, format: "F8_E4M3".to_owned() }))
+    }
+
+    fn of_floats8(&self) -> Format {
+        match self.arithmetic {
+            Arithmetic::Bf16 => Format::Bf16,
+            Arithmetic::Exact => Format::F32,
+        }
+    }
+}
+
+/// Returns the largest number of equal segments that are of whole blocks of `unit` columns.
+fn segments_of(unit: usize, columns: usize) -> Option<usize> {
+    let fits = |segments: &usize| columns.is_multiple_of(segments * unit);
+    [SEGMENTS, 4, 2, 1].into_iter().find(fits)
+}
+
+impl GpuPack {
+    /// Packs rows in this layout and number of segments, and sets the bias.
+    fn packed(
+        &self,
+        (layout, segments): (Layout, usize),
+        packing: &Packing,
+        row: impl FnMut(usize, &mut [u8]),
+        bias: Option<&dyn Fn(usize) -> f32>,
+    ) -> Result<Matrix, LoadError> {
+        let shape = Shape { rows: packing.rows, columns: packing.columns, segments };
+        let mut matrix =
+            Matrix::pack(&self.device, layout, shape, row).map_err(|error| failed(&error))?;
         if let Some(bias) = bias {
             let bias: Vec<f32> = (0..matrix.padded()).map(bias).collect();
             matrix.set_bias(&bias).map_err(|error| failed(&error))?;
         }
-        Ok(GpuMatrix { matrix, format })
+        Ok(matrix)
     }
-}
 
-impl GpuPack {
     /// Returns the layout of a matrix, and its number of segments on this rank.
     fn layout(&self, packing: &Packing) -> Result<(Layout, usize), LoadError> {
         let Packing { format, columns, all_columns, ranks, .. } = *packing;
@@ -101,9 +155,7 @@ impl GpuPack {
             (Format::F16, _) => Layout::F16,
             (Format::Bf16, Arithmetic::Exact) => Layout::Bf16,
             (Format::Bf16, Arithmetic::Bf16) => {
-                let unit = Layout::Brains.unit();
-                let fits = |segments: &usize| all_columns.is_multiple_of(segments * unit);
-                let segments = [SEGMENTS, 4, 2, 1].into_iter().find(fits);
+                let segments = segments_of(Layout::Brains.unit(), all_columns);
                 return match segments.filter(|segments| segments.is_multiple_of(ranks)) {
                     Some(segments) => Ok((Layout::Brains, segments / ranks)),
                     // Too few columns for tensor cores.
