@@ -21,11 +21,12 @@ const REGISTERS_OF_ONE: u32 = 255;
 
 /// Instructions of which the kernels with these names must have one: the products of tensor cores,
 /// and loads or copies of 16 bytes.
-const NEEDED: [(&str, &[&str]); 5] = [
+const NEEDED: [(&str, &[&str]); 6] = [
     ("products_q8_0_", &["IMMA.16832.S8.S8"]),
     ("products_q4_k_", &["IMMA.16832.S8.S8"]),
     ("products_q6_k_", &["IMMA.16816.S8.S8"]),
     ("products_brains_", &["HMMA.16816.F32.BF16"]),
+    ("products_floats8_", &["HMMA.16816.F32.BF16"]),
     ("products_", &["LDG.E.NA.128", "LDG.E.128", "LDGSTS.E.BYPASS.128"]),
 ];
 
@@ -215,6 +216,7 @@ Resource usage:
                     registers: 255,
                     ..kernel("products_brains_128", &["LDGSTS.E.BYPASS.128", "HMMA.16816.F32.BF16"])
                 },
+                kernel("products_floats8_8", &[load, "HMMA.16816.F32.BF16", "FFMA"]),
                 kernel("pack_floats", &[]),
                 kernel("embed", &["FMUL"]),
                 kernel("copy_page", &[]),
@@ -231,10 +233,10 @@ Resource usage:
             ["products_q8_0_8 has 8 bytes of numbers in memory"]
         );
         assert_eq!(
-            faults(|all| all[10].instructions.push("STL.64")),
+            faults(|all| all[11].instructions.push("STL.64")),
             ["embed has 0 bytes of numbers in memory"]
         );
-        assert_eq!(faults(|all| all[10].registers = 129), ["embed has 129 registers a thread"]);
+        assert_eq!(faults(|all| all[11].registers = 129), ["embed has 129 registers a thread"]);
         for at in [0, 1, 2, 3] {
             let mut kernels = good();
             let gone = kernels[at].instructions.remove(1);
@@ -248,12 +250,12 @@ Resource usage:
         );
         let many = faults(|all| all[8].registers = 256);
         assert_eq!(many, ["products_brains_128 has 256 registers a thread"]);
-        for at in [3, 9, 10, 11] {
+        for at in [3, 10, 11, 12] {
             let mut kernels = good();
             kernels[at].instructions.push("FFMA.RZ");
             let fault = format!("{} has an FFMA, and none is written", kernels[at].name);
             assert_eq!(super::faults(&kernels), [fault]);
         }
-        assert_eq!(faults(|all| _ = all.remove(11)), ["there is no kernel copy_page"]);
+        assert_eq!(faults(|all| _ = all.remove(12)), ["there is no kernel copy_page"]);
     }
 }

@@ -76,14 +76,15 @@ impl Shape {
     }
 }
 
-/// Returns a model with matrices of this type: bf16 in safetensors, blocks in GGUF.
+/// Returns a model with matrices of this type: floats in safetensors, blocks in GGUF. The matrices of
+/// tokens are bf16 where the others are eight-bit floats.
 pub(crate) fn model(shape: Shape, dtype: Dtype) -> Result<Model> {
     let config = shape.config().to_string().into_bytes();
     // The list of tensors is that of the engine, which reads the configuration from a model.
     let none = Bytes::new(config.clone(), Vec::new(), Vec::new());
     let read = Config::read(&Generated::model("none", none)).map_err(Error::fatal)?;
     let (path, head, tensors) = match dtype {
-        Dtype::BF16 => safetensors(&read)?,
+        Dtype::BF16 | Dtype::F8_E4M3 => safetensors(&read, dtype)?,
         _ => gguf(&read, dtype)?,
     };
     Ok(Generated::model(path, Bytes::new(config, head, tensors)))
@@ -91,14 +92,24 @@ pub(crate) fn model(shape: Shape, dtype: Dtype) -> Result<Model> {
 
 type File = (&'static str, Vec<u8>, Vec<(Range<u64>, Dtype)>);
 
-fn safetensors(config: &Config) -> Result<File> {
+fn safetensors(config: &Config, dtype: Dtype) -> Result<File> {
     let (mut header, mut placed, mut end) = (Map::new(), Vec::new(), 0);
-    for (name, shape) in tensors(config) {
+    let mut place = |name: String, shape: Vec<usize>, dtype: Dtype| {
         let start = end;
-        end += 2 * shape.iter().product::<usize>() as u64;
+        end += (dtype.block().1 * shape.iter().product::<usize>()) as u64;
+        let place = json!([start, end]);
+        let name_of_dtype = dtype.to_string();
         header
-            .insert(name, json!({ "dtype": "BF16", "shape": shape, "data_offsets": [start, end] }));
-        placed.push((start..end, Dtype::BF16));
+            .insert(name, json!({ "dtype": name_of_dtype, "shape": shape, "data_offsets": place }));
+        placed.push((start..end, dtype));
+    };
+    for (name, shape) in tensors(config) {
+        if dtype == Dtype::BF16 || !name.ends_with("_proj.weight") {
+            place(name, shape, Dtype::BF16);
+        } else {
+            place(format!("{name}_scale"), Vec::new(), Dtype::F32);
+            place(name, shape, dtype);
+        }
     }
     let mut header = Value::Object(header).to_string().into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
@@ -205,6 +216,8 @@ fn pattern(dtype: Dtype) -> Vec<u8> {
     let (exponents, random, fixed): (&[usize], u8, u8) = match dtype {
         // Magnitudes from 2^-7 to 2^-5.
         Dtype::BF16 => (&[1], 0x80, 0x3C),
+        // Magnitudes from 2^-6 to 2^-5.
+        Dtype::F8_E4M3 => (&[0], 0x87, 0x08),
         // From 1 to 2: a norm's weights.
         Dtype::F32 => (&[3], 0, 0x3F),
         // Scales in f16, of 2^-12 for eight bits, 2^-14 for others.

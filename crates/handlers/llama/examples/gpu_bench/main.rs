@@ -31,8 +31,8 @@ use serde_json::{Value, json};
 use generated::Shape;
 
 const USAGE: &str = "arguments: exact DEVICE FOLDER...; or steps DEVICE tiny|llama-8b|llama-70b \
-                     bf16|q8_0|q4_k|q6_k, and options: --arithmetic bf16|exact, --ranks N, --cases \
-                     1x1,16x1,1x5, --contexts 1024,8192, --prefill 1024,8192, --kv bf16|f32, \
+                     bf16|f8_e4m3|q8_0|q4_k|q6_k, and options: --arithmetic bf16|exact, --ranks N, \
+                     --cases 1x1,16x1,1x5, --contexts 1024,8192, --prefill 1024,8192, --kv bf16|f32, \
                      --bandwidth and --memory of the device in GB/s and GB";
 
 /// Positions in a page of the KV cache.
@@ -150,6 +150,7 @@ impl Bench {
         let shape = Shape::named(name).ok_or_else(usage)?;
         let (dtype, of_matrices) = match format {
             "bf16" => (Dtype::BF16, Format::Bf16),
+            "f8_e4m3" => (Dtype::F8_E4M3, Format::F32),
             "q8_0" => (Dtype::Q8_0, Format::Q8_0),
             "q4_k" => (Dtype::Q4_K, Format::Q4K),
             "q6_k" => (Dtype::Q6_K, Format::Q6K),
@@ -168,7 +169,9 @@ impl Bench {
         let width = if options.kv == KvFormat::Bf16 { 2 } else { 4 };
         let head_dim = shape.hidden / shape.heads;
         let position = (2 * shape.layers * shape.kv_heads * head_dim * width) as u64;
-        let room = options.memory.map(|memory| (memory - bytes as f64 - LEFT).max(0.0));
+        // On the device, eight-bit floats have more scales than in the file.
+        let kept = bytes as f64 * if dtype == Dtype::F8_E4M3 { 33.0 / 32.0 } else { 1.0 };
+        let room = options.memory.map(|memory| (memory - kept - LEFT).max(0.0));
         let room = room.map_or(usize::MAX, |room| room as usize / PAGE / position as usize);
         let blocks = options.blocks().min(room).max(1);
         let setup =
@@ -178,7 +181,8 @@ impl Bench {
         let context = options.longest();
         let model = Model::new(&config, context, &weights, &setup).map_err(Error::fatal)?;
         let seconds = begun.elapsed().as_secs_f64();
-        let embedding = dtype.bytes_of((shape.hidden * shape.vocabulary) as u64);
+        let of_tokens = if dtype == Dtype::F8_E4M3 { Dtype::BF16 } else { dtype };
+        let embedding = of_tokens.bytes_of((shape.hidden * shape.vocabulary) as u64);
         let weights = bytes - embedding.unwrap_or_default();
         let bench = Self { options, named, device, model, weights, position };
         bench.print(json!({
