@@ -78,15 +78,15 @@ impl Cuda {
         Ok(Self { stream, module, uploads, downloads, processors, kind })
     }
 
-    /// Lets another GPU read and write this one's memory.
+    /// Lets another GPU read and write this one's memory. Returns false if they are not connected.
     ///
     /// # Errors
     ///
-    /// Returns an error if the GPUs are not connected.
-    pub fn share_with(&self, other: &Self) -> Result<()> {
+    /// Returns an error if the device fails.
+    pub fn share_with(&self, other: &Self) -> Result<bool> {
         let (own, other) = (self.stream.context(), other.stream.context());
         if own.cu_device() == other.cu_device() {
-            return Ok(());
+            return Ok(true);
         }
         let what = format!("letting GPU {} read GPU {}", other.ordinal(), own.ordinal());
         let failed = |error| failed(&what, error);
@@ -97,7 +97,7 @@ impl Cuda {
             .result()
             .map_err(failed)?;
         if can == 0 {
-            return Err(Error::new(format!("{what}: they are not connected")));
+            return Ok(false);
         }
         // SAFETY: a struct of integers.
         let mut access: CUmemAccessDesc = unsafe { std::mem::zeroed() };
@@ -110,7 +110,8 @@ impl Cuda {
         }
         let pool = pool(own).map_err(failed)?;
         // SAFETY: the pool is the device's, and there is one description.
-        unsafe { cuMemPoolSetAccess(pool, &raw const access, 1) }.result().map_err(failed)
+        unsafe { cuMemPoolSetAccess(pool, &raw const access, 1) }.result().map_err(failed)?;
+        Ok(true)
     }
 
     /// Makes the device's context the current one of this thread.

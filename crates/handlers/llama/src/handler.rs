@@ -210,12 +210,12 @@ impl Llama {
             blocks: blocks(&config, &options, context, (ranks, kv))?,
         };
         let of_draft = Setup { ranks: ranks_of_draft, ..setup.clone() };
-        let drafting = drafting.read(&config, &text, (context, &of_draft), &choice)?;
+        let mut drafting = drafting.read(&config, &text, (context, &of_draft), &choice)?;
         if options.kv_cache_mb.is_none() {
-            let draft = drafting.memory().as_ref().map_or(0, Memory::bytes);
+            let target = memory(&config, &checkpoint, &setup);
             let one = context.div_ceil(PAGE);
-            setup.blocks =
-                device::blocks(&setup, &memory(&config, &checkpoint, &setup), draft, one);
+            setup.blocks = device::blocks(&setup, &target, drafting.memory().as_ref(), one);
+            drafting.limit_blocks(setup.blocks);
         }
         let memory = memory(&config, &checkpoint, &setup);
         let given = options.kv_cache_mb.is_some();

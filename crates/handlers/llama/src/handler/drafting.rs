@@ -107,7 +107,7 @@ impl Drafting {
         )?;
         let checkpoint = Weights::find(&files)?;
         let context = context.min(config.context);
-        let device = choice.open(setup.ranks, checkpoint.tensors())?;
+        let device = choice.open_for_draft(&setup.device, setup.ranks, checkpoint.tensors())?;
         // A GPU stores the format of the checkpoint.
         let rounded = matches!(device, Backend::Cpu).then(|| format(&config)).flatten();
         let format = rounded.or(setup.format);
@@ -163,6 +163,13 @@ impl Read {
         match self {
             Self::Drafter(_) => None,
             Self::Model(draft) => Some(memory(&draft.config, &draft.checkpoint, &draft.setup)),
+        }
+    }
+
+    /// Sets the number of KV-cache blocks of a draft model, if that is fewer.
+    pub(super) fn limit_blocks(&mut self, blocks: usize) {
+        if let Self::Model(draft) = self {
+            draft.setup.blocks = draft.setup.blocks.min(blocks);
         }
     }
 

@@ -26,33 +26,42 @@ pub enum Backend {
 impl Backend {
     /// Returns the backend of this name: `cpu`; `cuda` for one GPU per rank; `cuda:N` for all ranks
     /// on GPU N. GPUs run this engine's kernels if there are kernels for `formats`, those of the
-    /// model's tensors, and candle's if not.
+    /// model's tensors, and if they can read each other's memory; candle's if not.
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is unknown, if the GPU does not exist, or if the worker was
-    /// built without the required features.
+    /// Returns an error if the name is unknown, if the GPU does not exist, if candle would have to
+    /// give exact results, or if the worker was built without the required features.
     pub fn named(
         name: &str,
         ranks: usize,
         arithmetic: Arithmetic,
         formats: &[Format],
     ) -> Result<Self, LoadError> {
-        let own = formats.iter().all(|format| GpuDevices::has_kernels_for(*format));
-        match name {
-            "cpu" => return Ok(Self::Cpu),
-            #[cfg(feature = "emulator")]
-            "emulator" if own => return GpuDevices::emulators(ranks, arithmetic).map(Self::Gpu),
-            _ => {}
+        if name == "cpu" {
+            return Ok(Self::Cpu);
         }
-        let numbers = gpus(name, ranks)?;
-        #[cfg(feature = "cuda")]
-        if own {
-            let last = numbers.len() - 1;
-            let of_ranks: Vec<_> = (0..ranks.max(1)).map(|rank| numbers[rank.min(last)]).collect();
-            return GpuDevices::cuda(&of_ranks, arithmetic).map(Self::Gpu);
+        let is_emulated = cfg!(feature = "emulator") && name == "emulator";
+        let numbers = if is_emulated { Vec::new() } else { gpus(name, ranks)? };
+        let without = formats.iter().find(|format| !GpuDevices::has_kernels_for(**format));
+        let why = match without {
+            Some(format) => format!("there are no kernels for {format}"),
+            None => match Self::with_own_kernels(&numbers, ranks, arithmetic)? {
+                Some(own) => return Ok(own),
+                None => "the GPUs cannot read each other's memory".to_owned(),
+            },
+        };
+        if is_emulated || arithmetic == Arithmetic::Exact {
+            let exact = match arithmetic {
+                Arithmetic::Exact => " and the option arithmetic is exact",
+                Arithmetic::Bf16 => "",
+            };
+            return Err(LoadError::Worker(format!(
+                "{OPTION} is {name}{exact}, but {why}; change the options, or the model's format \
+                 with `nsbridge model quantize`"
+            )));
         }
-        let _ = (own, arithmetic);
+        tracing::warn!("{OPTION} is {name}: {why}, so that candle computes");
         if numbers.len() > 1 && !cfg!(feature = "nccl") {
             return Err(needs(name, "the feature nccl, which ranks on GPUs of their own need"));
         }
@@ -60,6 +69,26 @@ impl Backend {
         return CandleDevices::gpus(numbers).map(Self::Candle);
         #[cfg(not(feature = "candle"))]
         Err(needs(name, &format!("candle, which {} GPUs need", numbers.len())))
+    }
+
+    /// Opens the GPUs with these numbers for this engine's kernels, or without numbers the emulator.
+    /// Returns `None` if ranks could not read each other's memory.
+    fn with_own_kernels(
+        numbers: &[usize],
+        ranks: usize,
+        arithmetic: Arithmetic,
+    ) -> Result<Option<Self>, LoadError> {
+        #[cfg(feature = "emulator")]
+        if numbers.is_empty() {
+            return Ok(Some(Self::Gpu(GpuDevices::emulators(ranks, arithmetic)?)));
+        }
+        #[cfg(feature = "cuda")]
+        if let Some(last) = numbers.len().checked_sub(1) {
+            let of_ranks: Vec<_> = (0..ranks.max(1)).map(|rank| numbers[rank.min(last)]).collect();
+            return Ok(GpuDevices::cuda(&of_ranks, arithmetic)?.map(Self::Gpu));
+        }
+        let _ = (numbers, ranks, arithmetic);
+        Ok(None)
     }
 
     /// Returns true if the bits of the results are those of [`Backend::Cpu`].
@@ -120,6 +149,18 @@ fn needs(name: &str, what: &str) -> LoadError {
 #[cfg(test)]
 mod tests {
     use super::gpus;
+
+    #[cfg(feature = "emulator")]
+    #[test]
+    fn a_format_without_kernels_is_not_exact() {
+        use super::{Arithmetic, Backend};
+        use crate::Format;
+
+        let exact = |formats: &[Format]| Backend::named("emulator", 1, Arithmetic::Exact, formats);
+        assert!(exact(&[Format::Q8_0, Format::Q6K]).is_ok());
+        let why = exact(&[Format::Q8_0, Format::Q5K]).unwrap_err().to_string();
+        assert!(why.contains("arithmetic is exact, but there are no kernels for Q5_K"), "{why}");
+    }
 
     #[test]
     fn names_of_devices_are_held_to_their_form() {

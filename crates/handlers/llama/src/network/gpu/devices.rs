@@ -46,7 +46,8 @@ impl GpuDevices {
     }
 
     /// Opens the GPUs with these numbers, one for each rank. Each rank has a stream of its own, also
-    /// where several have the same GPU: they wait for each other.
+    /// where several have the same GPU: they wait for each other. Returns `None` if some GPUs cannot
+    /// read each other's memory.
     ///
     /// # Errors
     ///
@@ -55,7 +56,7 @@ impl GpuDevices {
     pub(in crate::network) fn cuda(
         numbers: &[usize],
         arithmetic: Arithmetic,
-    ) -> Result<Self, LoadError> {
+    ) -> Result<Option<Self>, LoadError> {
         let refused = |number: &usize, error| {
             LoadError::Worker(format!(
                 "the option device names GPU {number}, which cannot be used: {error}"
@@ -67,10 +68,12 @@ impl GpuDevices {
         let gpus = numbers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         for (number, own) in numbers.iter().zip(&gpus) {
             for other in &gpus {
-                own.share_with(other).map_err(|error| refused(number, error))?;
+                if !own.share_with(other).map_err(|error| refused(number, error))? {
+                    return Ok(None);
+                }
             }
         }
-        Self::new(gpus.into_iter().map(|gpu| Arc::new(gpu) as _).collect(), arithmetic)
+        Self::new(gpus.into_iter().map(|gpu| Arc::new(gpu) as _).collect(), arithmetic).map(Some)
     }
 
     /// Emulates a GPU for each rank.
@@ -101,6 +104,11 @@ impl GpuDevices {
 
     pub(in crate::network) fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
+    }
+
+    /// Returns the number of devices.
+    pub(crate) fn count(&self) -> usize {
+        self.devices.len()
     }
 
     /// Returns the free memory of all devices together, in bytes, if the devices report it.
