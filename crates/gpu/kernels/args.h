@@ -11,9 +11,9 @@ constexpr int PAGE = 32;
 // Positions whose scores are computed together. Splits begin at multiples of it.
 constexpr int SPLIT = 256;
 
-// Shared memory for the stages of products with many rows: as much as GPUs since compute capability 8.0
-// give to a block.
-constexpr uint32_t STAGES_BYTES = 99 << 10;
+// Most shared memory for the stages of products with many rows: what all GPUs since compute capability
+// 8.0 give to a block, less what the system reserves.
+constexpr uint32_t STAGES_BYTES = 98 << 10;
 
 // Forms in which a row of activations is written, each where its pointer is not null. Rows are
 // `stride` numbers apart in `floats`, `columns` numbers in the others.

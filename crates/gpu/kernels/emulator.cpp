@@ -263,8 +263,8 @@ unsigned char *shared(const void *variable, uint32_t bytes) {
 }
 
 void need_shared(uint32_t bytes) {
-    if (bytes > fibers->given) {
-        fail("the launch gives too little shared memory");
+    if (bytes != fibers->given) {
+        fail("the launch gives more or less shared memory than the kernel has");
     }
 }
 

@@ -46,7 +46,7 @@ void meet();
 void pause();
 uint64_t nanoseconds();
 unsigned char *shared(const void *variable, uint32_t bytes);
-// Fails if a launch gives fewer bytes of shared memory.
+// Fails if a launch gives more or fewer bytes of shared memory.
 void need_shared(uint32_t bytes);
 // Copies when the thread waits, so that a copy without a wait shows.
 void copy_later(void *to, const void *from, uint32_t bytes);

@@ -56,6 +56,7 @@ constexpr int TILES_OF_BLOCK = 4;
 template <typename Of, int ROWS> struct alignas(16) Stage {
     static constexpr int X_BYTES = Of::BLOCKS * Of::X_BYTES;
     unsigned char values[TILES_OF_BLOCK][Of::BLOCKS * Of::BYTES];
+    // C++ has no arrays without elements.
     unsigned char heads[TILES_OF_BLOCK][Of::HEAD_BYTES > 0 ? Of::BLOCKS * Of::HEAD_BYTES : 16];
     unsigned char x[ROWS][X_BYTES + 16];
     typename Of::template Beside<ROWS> beside;
@@ -204,7 +205,7 @@ template <typename B> struct OfBlocks : B {
     template <int TILES, int N, typename S>
     DEVICE static void add_stage(const S &stage, int tile, uint32_t many, const RowsInStage<N, S> &x,
                                  float (&sums)[TILES][N][4]) {
-#pragma unroll
+#pragma unroll(FromStage::UNROLLED)
         for (int j = 0; j < B::BLOCKS; j++) {
             if (j < int(many)) {
                 B own[TILES];

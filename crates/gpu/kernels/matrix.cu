@@ -35,16 +35,16 @@ template <typename T, bool BRAIN> struct OfFloats {
     template <int N>
     DEVICE static void add(const ProductArgs &a, uint64_t tile, uint32_t segment, uint32_t first,
                            uint32_t count, float (&sums)[N][4]) {
-        constexpr uint32_t MANY = TOGETHER<T>;
+        constexpr uint32_t WIDE = TOGETHER<T>;
         // Groups that a lane loads before it multiplies the first: as many as have registers.
         constexpr uint32_t LOADED = N < 4 ? (sizeof(T) < 4 ? 2 : 4) : N < 8 ? 2 : 1;
-        uint32_t groups = (a.weights.columns + MANY - 1) / MANY;
+        uint32_t groups = (a.weights.columns + WIDE - 1) / WIDE;
         uint32_t share = a.weights.columns / a.segments;
         uint32_t begin = segment * share, end = begin + share;
         auto values = static_cast<const unsigned char *>(a.weights.values);
         auto x = static_cast<const float *>(a.x);
-        uint32_t last = (end + MANY - 1) / MANY;
-        for (uint32_t from = begin / MANY; from < last; from += LOADED) {
+        uint32_t last = (end + WIDE - 1) / WIDE;
+        for (uint32_t from = begin / WIDE; from < last; from += LOADED) {
             Four four[LOADED];
 #pragma unroll
             for (uint32_t j = 0; j < LOADED; j++) {
@@ -54,8 +54,8 @@ template <typename T, bool BRAIN> struct OfFloats {
                 }
             }
 #pragma unroll
-            for (uint32_t k = 0; k < LOADED * MANY; k++) {
-                uint32_t column = from * MANY + k, j = k / MANY, own = k % MANY;
+            for (uint32_t k = 0; k < LOADED * WIDE; k++) {
+                uint32_t column = from * WIDE + k, j = k / WIDE, own = k % WIDE;
                 if (column < begin || column >= end) {
                     continue;
                 }
@@ -238,15 +238,19 @@ template <typename Of, int TILES, int N, bool GATED> DEVICE void products_of_man
             add_segment(stage / in_segment, a.segments, sums, waiting);
         }
     }
+    // A lane has two rows of each tile, eight apart: with GATED a row of the gate and that of the up
+    // projection.
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         uint32_t own = first_tile + tile + t;
-        for (int n = 0; n < N && own * TILE < a.weights.rows; n++) {
-            for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int i = 0; i < (GATED ? 2 : 4); i++) {
                 Place place = Of::place(i);
                 uint32_t to = first + rows + n * 8 + place.column;
-                if (to < count && !(GATED && i > 1)) {
-                    write<GATED>(a, to, own, place.row, sums[t][n][i], sums[t][n][(i + 2) % 4]);
+                if (to < count && own * TILE < a.weights.rows) {
+                    write<GATED>(a, to, own, place.row, sums[t][n][i], GATED ? sums[t][n][i + 2] : 0);
                 }
             }
         }

@@ -7,8 +7,8 @@ use crate::device::{Launch, Plain};
 /// Largest number of ranks of a model.
 pub(crate) const RANKS: usize = 8;
 
-/// Shared memory for the stages of products with many rows, in bytes.
-pub(crate) const STAGES_BYTES: u32 = 99 << 10;
+/// Most shared memory for the stages of products with many rows, in bytes.
+pub(crate) const STAGES_BYTES: usize = 98 << 10;
 
 /// Address on the device, or 0 for none.
 pub(crate) type Address = u64;

@@ -108,6 +108,25 @@ impl Layout {
         }
     }
 
+    /// Returns the shared memory of products with so many rows at once, in bytes: that of the stages
+    /// in `kernels/formats.h`. The emulator compares it with theirs.
+    fn stages_bytes(self, rows: usize) -> usize {
+        // Blocks of columns, bytes of a block's row of activations, and of a row's scales and sums.
+        let (blocks, x_bytes, beside) = match self {
+            Self::Q8_0 => (4, 32, 4 * 4),
+            Self::Q4K => (1, 256, 4 + 16),
+            Self::Q6K => (1, 256, 4),
+            Self::Floats8 => (1, 256, 0),
+            _ => (4, 32, 0),
+        };
+        let (values, heads) = self.tile_bytes(blocks * self.unit());
+        let tiles = TILES_OF_MANY * (values + heads.max(16));
+        // C++ has no struct without bytes.
+        let beside = (rows * beside).max(1);
+        let stage = (tiles + rows * (blocks * x_bytes + 16) + beside).next_multiple_of(16);
+        stage * (STAGES_BYTES / stage).min(STAGES)
+    }
+
     /// Returns the kernel that packs, and its number of blocks for a tile.
     fn pack(self, columns: usize) -> (&'static str, usize) {
         match self {
@@ -125,6 +144,9 @@ impl Layout {
 
 /// Tiles of a block of threads with many rows of activations.
 const TILES_OF_MANY: usize = 4;
+
+/// Most stages of a block of threads with many rows of activations.
+const STAGES: usize = 4;
 
 /// Kernel of products, by the rows of activations of a block of threads.
 struct Kernel {
@@ -338,13 +360,42 @@ impl Matrix {
         gated: bool,
         to: Destination<'_>,
     ) -> Result<()> {
+        self.multiply_by(self.kernel(most), x, (count, most), gated, to)
+    }
+
+    /// Multiplies with the kernel of this many rows at once: for tests of each kernel.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the device fails.
+    ///
+    /// # Panics
+    ///
+    /// Panics as [`multiply`](Self::multiply), or if there is no such kernel.
+    pub fn multiply_at_once(
+        &self,
+        at_once: usize,
+        x: &Activations,
+        rows: (Count<'_>, usize),
+        gated: bool,
+        to: Destination<'_>,
+    ) -> Result<()> {
+        let kernel = products(self.layout).iter().find(|kernel| kernel.rows == at_once);
+        self.multiply_by(kernel.expect("a kernel of so many rows"), x, rows, gated, to)
+    }
+
+    fn multiply_by(
+        &self,
+        kernel: &Kernel,
+        x: &Activations,
+        (count, most): (Count<'_>, usize),
+        gated: bool,
+        to: Destination<'_>,
+    ) -> Result<()> {
         let Shape { columns, segments, .. } = self.shape;
         if self.shape.rows == 0 || most == 0 {
             return Ok(());
         }
-        let kernels = products(self.layout);
-        let last = kernels.len() - 1;
-        let kernel = &kernels[kernels[..last].partition_point(|kernel| kernel.rows < most)];
         let written = if gated { self.padded() / 2 } else { self.padded() };
         let (out, brains, stride) = match to {
             Destination::Floats { out, stride, first } => {
@@ -371,17 +422,36 @@ impl Matrix {
             x_stride: x_stride as u32,
             reserved: 0,
         };
-        let (tiles, of_rows) = (self.padded() / TILE, most.div_ceil(kernel.rows));
-        // Blocks that run at the same time share the weights if all rows of activations come first.
-        let blocks = match kernel.many {
-            true => [of_rows, tiles.div_ceil(TILES_OF_MANY)],
-            false => [tiles.div_ceil(WARPS / segments), of_rows],
-        };
         let name = if gated { kernel.gated } else { kernel.name };
-        let mut launch = args.launch(name, blocks.map(|blocks| blocks as u32), THREADS);
-        launch.shared = if kernel.many { STAGES_BYTES } else { 0 };
+        let blocks = self.blocks(kernel, most).map(|blocks| blocks as u32);
+        let mut launch = args.launch(name, blocks, THREADS);
+        launch.shared = if kernel.many { self.layout.stages_bytes(kernel.rows) as u32 } else { 0 };
         // SAFETY: the activations have this form, and the destination has room, for `most` rows.
         unsafe { self.values.device().launch(&launch) }
+    }
+
+    /// Selects the kernel for at most this many rows: that of the most rows at once which keeps a
+    /// third of the multiprocessors busy. With fewer, the loads that wait would not fill the memory's
+    /// bandwidth. All kernels have the same bits.
+    fn kernel(&self, most: usize) -> &'static Kernel {
+        let kernels = products(self.layout);
+        let last = kernels.len() - 1;
+        let fits = kernels[..last].partition_point(|kernel| kernel.rows < most);
+        let processors = self.values.device().processors() as usize;
+        let is_busy = |kernel: &&Kernel| {
+            !kernel.many || self.blocks(kernel, most).iter().product::<usize>() * 3 >= processors
+        };
+        kernels[..=fits].iter().rev().find(is_busy).unwrap_or(&kernels[0])
+    }
+
+    /// Returns the blocks of threads of a kernel for at most this many rows.
+    fn blocks(&self, kernel: &Kernel, most: usize) -> [usize; 2] {
+        let (tiles, of_rows) = (self.padded() / TILE, most.div_ceil(kernel.rows));
+        match kernel.many {
+            // Blocks that run at the same time share the weights if the rows come first.
+            true => [of_rows, tiles.div_ceil(TILES_OF_MANY)],
+            false => [tiles.div_ceil(WARPS / self.shape.segments), of_rows],
+        }
     }
 
     /// Writes the rows of the tokens, of which the first has the id `first_token`, to `out` with rows

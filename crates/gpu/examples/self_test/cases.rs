@@ -207,7 +207,7 @@ fn products(
         let stride = if gated { matrix.padded() / 2 } else { matrix.padded() };
         let out = Buffer::zeroed(device, 4 * many * stride)?;
         let to = Destination::Floats { out: &out, stride, first: 0 };
-        matrix.multiply(&own, rows_of_x, gated, to)?;
+        matrix.multiply_at_once(at_once, &own, rows_of_x, gated, to)?;
         let outcome = if !layout.is_exact() {
             let mut products = vec![0.0f32; many * stride];
             out.read(0, &mut products)?;

@@ -7,8 +7,9 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUfunction, CUfunction_attribute, CUmodule, cuFuncGetAttribute, cuFuncGetName, cuFuncGetParamInfo, cuFuncLoad, cuFuncSetAttribute,
-    cuModuleEnumerateFunctions, cuModuleGetFunctionCount,
+    CUfunction, CUfunction_attribute, CUmodule, cuFuncGetAttribute, cuFuncGetName,
+    cuFuncGetParamInfo, cuFuncLoad, cuFuncSetAttribute, cuModuleEnumerateFunctions,
+    cuModuleGetFunctionCount,
 };
 use cudarc::driver::{CudaStream, DriverError, result};
 
@@ -87,7 +88,8 @@ impl Module {
 /// The function is one of a loaded module.
 unsafe fn allow_shared_memory(function: CUfunction) -> Result<(), DriverError> {
     use CUfunction_attribute::{
-        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST,
+        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
     };
     let mut own = 0;
     // SAFETY: the caller vouches for the function, and the number can be written.

@@ -59,6 +59,14 @@ pub(crate) fn weights(format: Format, rows: usize, columns: usize) -> Vec<u8> {
     }
 }
 
+/// Returns the rows at once of two kernels: the one that fits so many rows best, and another.
+fn kernels(layout: Layout, rows: usize) -> [usize; 2] {
+    let on_tensor_cores = !matches!(layout, Layout::F32 | Layout::Bf16 | Layout::F16);
+    let most = if on_tensor_cores { 128 } else { 64 };
+    let fits = rows.next_power_of_two().clamp(8, most);
+    [fits, if fits == most { 8 } else { 2 * fits }]
+}
+
 /// Returns the products of the CPU, rows of `padded` numbers.
 fn of_cpu(
     format: Format,
@@ -92,7 +100,6 @@ fn products_have_the_bits_of_the_cpu_whatever_the_number_of_rows() {
             (40, 512, 1),
             (16, 2048, 3),
             (33, 256, 9),
-            // From here on, the threads of a block share what they copy.
             (48, 512, 17),
             (80, 1280, 27),
             (20, 1024, 40),
@@ -121,11 +128,16 @@ fn products_have_the_bits_of_the_cpu_whatever_the_number_of_rows() {
                 let rows_of_x = (count(&n), count_of_x);
                 own.form((&Buffer::of(&device, &x).unwrap(), columns), rows_of_x).unwrap();
                 let stride = matrix.padded();
-                let out = Buffer::zeroed(&device, 4 * count_of_x * stride).unwrap();
-                let to = Destination::Floats { out: &out, stride, first: 0 };
-                matrix.multiply(&own, rows_of_x, false, to).unwrap();
-                let what = format!("{format} {rows} x {columns}, {count_of_x} rows, order {order}");
-                assert_bits(&read(&out, count_of_x * stride), &expected, &what);
+                for at_once in kernels(layout, count_of_x) {
+                    let out = Buffer::zeroed(&device, 4 * count_of_x * stride).unwrap();
+                    let to = Destination::Floats { out: &out, stride, first: 0 };
+                    matrix.multiply_at_once(at_once, &own, rows_of_x, false, to).unwrap();
+                    let what = format!(
+                        "{format} {rows} x {columns}, {count_of_x} rows, {at_once} at once, order \
+                         {order}"
+                    );
+                    assert_bits(&read(&out, count_of_x * stride), &expected, &what);
+                }
             }
         }
     }
@@ -181,7 +193,8 @@ fn a_gate_has_the_bits_of_the_cpu() {
         let stride = matrix.padded() / 2;
         let out = Buffer::zeroed(&device, 4 * count_of_x * stride).unwrap();
         let to = Destination::Floats { out: &out, stride, first: 0 };
-        matrix.multiply(&own, rows_of_x, true, to).unwrap();
+        let at_once = kernels(layout, count_of_x)[0];
+        matrix.multiply_at_once(at_once, &own, rows_of_x, true, to).unwrap();
         let out = read(&out, count_of_x * stride);
         let out: Vec<f32> = out.chunks_exact(stride).flat_map(|row| row[..wide].to_vec()).collect();
         assert_bits(&out, &of_cpu, &format!("{format}, {count_of_x} rows"));

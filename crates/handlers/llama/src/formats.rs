@@ -45,11 +45,13 @@ pub(crate) fn width_on_device(dtype: Dtype) -> f64 {
 }
 
 /// Returns the bytes of a weight on a GPU that multiplies bf16 with this engine's kernels: eight-bit
-/// floats of E4M3 stay as they are with a scale for each 128, and those of E5M2 become bf16.
-pub(crate) fn width_on_gpu(dtype: Dtype) -> f64 {
-    match dtype {
-        Dtype::F8_E4M3 => 1.0 + 4.0 / 128.0,
-        Dtype::F8_E5M2 => 2.0,
+/// floats of E4M3 stay as they are with a scale for each 128, others become bf16. `scaled` is the size
+/// of blocks that share a scale in the checkpoint.
+pub(crate) fn width_on_gpu(tensor: &TensorInfo, scaled: [usize; 2]) -> f64 {
+    let kept = |columns: &usize| columns.is_multiple_of(128) && scaled[1].is_multiple_of(128);
+    match tensor.dtype {
+        Dtype::F8_E4M3 if tensor.shape.last().is_some_and(kept) => 1.0 + 4.0 / 128.0,
+        Dtype::F8_E4M3 | Dtype::F8_E5M2 => 2.0,
         other => format_of(other).unwrap_or(Format::F32).width(),
     }
 }

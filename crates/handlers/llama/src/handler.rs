@@ -4,6 +4,8 @@
 mod device;
 mod drafting;
 mod embedding;
+
+mod placement;
 mod preparation;
 
 use std::future::{Future, poll_fn};
@@ -14,7 +16,6 @@ use std::task::Poll;
 use std::thread;
 use std::time::Instant;
 
-use nsbridge_checkpoint::{Checkpoint, Dtype, TensorInfo};
 use nsbridge_handler::{
     AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, Result, TextInput,
     TextPiece,
@@ -25,10 +26,11 @@ use sha2::{Digest, Sha256};
 
 use self::device::DeviceChoice;
 use self::drafting::Drafting;
+use self::placement::Footprint;
 use self::preparation::Preparation;
 use crate::budget::Budget;
 use crate::engine::{Engine, EngineRequest, Policy};
-use crate::formats::{coarsest_format, mean_width, width_on_device, width_on_gpu};
+use crate::formats::coarsest_format;
 use crate::grammar::{self, Grammars};
 use crate::limits::{HELD_BYTES, REPLIES, STUCK, THREADS};
 use crate::metadata;
@@ -41,7 +43,7 @@ use crate::speculation::Drafter;
 use crate::timeout::{seconds, within};
 use crate::tokenizer::ChatTokenizer;
 use crate::workers::Workers;
-use crate::{Backend, Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
+use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
 use nsbridge_kernels::attention::PAGE;
 
 /// Version of the arithmetic; increased when the same request could get other tokens from the same
@@ -212,14 +214,14 @@ impl Llama {
         let of_draft = Setup { ranks: ranks_of_draft, ..setup.clone() };
         let mut drafting = drafting.read(&config, &text, (context, &of_draft), &choice)?;
         if options.kv_cache_mb.is_none() {
-            let target = memory(&config, &checkpoint, &setup);
+            let target = Footprint::new(&config, &checkpoint, &setup);
             let one = context.div_ceil(PAGE);
-            setup.blocks = device::blocks(&setup, &target, drafting.memory().as_ref(), one);
+            setup.blocks = placement::blocks(&setup, &target, drafting.footprint().as_ref(), one);
             drafting.limit_blocks(setup.blocks);
         }
-        let memory = memory(&config, &checkpoint, &setup);
+        let target = Footprint::new(&config, &checkpoint, &setup);
         let given = options.kv_cache_mb.is_some();
-        refuse_what_does_not_fit(&memory, drafting.memory().as_ref(), &setup.device, given)?;
+        placement::hold(&target, drafting.footprint().as_ref(), &setup.device, given)?;
         let weights = Weights::load(&checkpoint, setup.ranks)?;
         // Without a manifest, the digests take as long as the load.
         let (model, digests) = thread::scope(|scope| {
@@ -374,56 +376,6 @@ fn blocks(
 
 fn vocabulary(config: &Config) -> Vocabulary<'_> {
     Vocabulary { size: config.vocab_size, eos: &config.eos }
-}
-
-/// Returns the memory that a model needs.
-fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
-    let tensors = checkpoint.tensors();
-    let mean = |width: &dyn Fn(Dtype) -> f64| {
-        let bytes = |tensor: &TensorInfo| tensor.elements() as f64 * width(tensor.dtype);
-        let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
-        tensors.iter().map(bytes).sum::<f64>() / elements.max(1) as f64
-    };
-    let weight = match (&setup.device, setup.format) {
-        (Backend::Cpu | Backend::Gpu(_), Some(format)) => format.width(),
-        (Backend::Gpu(_), None) if !setup.device.is_exact() => mean(&width_on_gpu),
-        (Backend::Cpu | Backend::Gpu(_), None) => mean_width(tensors),
-        // A device stores the checkpoint's own format, or f32.
-        (Backend::Candle(_), _) => mean(&width_on_device),
-    };
-    let positions = setup.blocks.saturating_mul(PAGE);
-    Memory::new(config, setup.ranks, weight, setup.kv, positions)
-}
-
-/// Refuses a model that is larger than the available memory, because the system would kill the
-/// worker while it answers. `given` is true if an option sets the size of the cache.
-fn refuse_what_does_not_fit(
-    target: &Memory,
-    draft: Option<&Memory>,
-    device: &Backend,
-    given: bool,
-) -> Result<(), LoadError> {
-    let needed = target.bytes().saturating_add(draft.map_or(0, Memory::bytes));
-    let both = draft.map(|draft| format!(", and its draft {draft}")).unwrap_or_default();
-    let (room, what, or) = match device {
-        Backend::Cpu => {
-            (nsbridge_kernels::memory::available(), "this machine has", ", or quantize")
-        }
-        Backend::Gpu(on) => (on.free(), "the GPUs of the option device have", ", or quantize"),
-        Backend::Candle(on) => (on.free(), "the GPUs of the option device have", ""),
-    };
-    let set = if given {
-        "a lower kv_cache_mb"
-    } else {
-        "n_positions, max_rolling_batch_size, kv_cache_dtype or kv_cache_mb"
-    };
-    match room {
-        Some(room) if needed > room => Err(LoadError::Worker(format!(
-            "the model does not fit: {target}{both}, and {what} {:.1} MiB; set {set}{or}",
-            room as f64 / 1_048_576.0
-        ))),
-        _ => Ok(()),
-    }
 }
 
 /// Computes the worker's fingerprint: a digest of all inputs of the tokens other than the request.

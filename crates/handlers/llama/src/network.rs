@@ -29,6 +29,7 @@ use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
 
 pub use self::backend::{Backend, CandleDevices};
+pub(crate) use self::gpu::GpuRoom;
 pub use self::gpu::{Arithmetic, GpuDevices};
 
 use self::plan::Step;

@@ -13,10 +13,10 @@ use nsbridge_handler::Model;
 use crate::formats::{coarsest_format, format_of_tensor};
 use crate::{Format, LoadError, config};
 
+pub(crate) use self::floats8::Floats8;
 #[cfg(feature = "candle")]
 pub(crate) use self::gguf::ggml;
 pub(crate) use self::gguf::{interleaved, name as gguf_name, parted};
-pub(crate) use self::floats8::Floats8;
 pub(crate) use self::stored::Stored;
 
 /// Part of a tensor that belongs to one rank.
@@ -134,14 +134,18 @@ impl Weights {
     ///
     /// Returns an error that names the tensor.
     pub(crate) fn take(&self, name: &str, shape: &[usize], cut: &Cut) -> Result<Stored, LoadError> {
-        match self.take_floats8(name, shape, cut)? {
-            Some(floats8) => floats8.widened(),
-            None => Ok(Stored::new(&self.find_tensor(name)?.name, self.part(name, shape, cut)?)),
+        if self.is_floats8(name)? {
+            return self.take_floats8(name, shape, cut)?.widened();
         }
+        Ok(Stored::new(&self.find_tensor(name)?.name, self.part(name, shape, cut)?))
     }
 
-    /// Returns one part of a tensor of eight-bit floats, and its scales; `None` if the tensor has
-    /// another dtype, and is not taken then.
+    /// Returns true for a tensor of eight-bit floats.
+    pub(crate) fn is_floats8(&self, name: &str) -> Result<bool, LoadError> {
+        Ok(floats8::is_one(self.find_tensor(name)?.dtype))
+    }
+
+    /// Returns one part of a tensor of eight-bit floats, and its scales.
     ///
     /// # Errors
     ///
@@ -151,13 +155,9 @@ impl Weights {
         name: &str,
         shape: &[usize],
         cut: &Cut,
-    ) -> Result<Option<Floats8>, LoadError> {
-        let info = self.find_tensor(name)?;
-        if !floats8::is_one(info.dtype) {
-            return Ok(None);
-        }
+    ) -> Result<Floats8, LoadError> {
         let (weight, scales) = (self.part(name, shape, cut)?, self.scales(name, shape, cut)?);
-        Ok(Some(Floats8::new(&info.name, weight, scales)))
+        Ok(Floats8::new(&self.find_tensor(name)?.name, weight, scales))
     }
 
     /// Returns the scales of a tensor of eight-bit floats, for one part of it.

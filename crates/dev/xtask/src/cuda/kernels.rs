@@ -10,8 +10,12 @@ use crate::cargo::Cargo;
 use crate::machine::cuda::Toolkit;
 use crate::output;
 
-/// GPUs whose code is checked: Hopper.
-const CODE: &str = "sm_90a";
+/// GPUs whose code is checked: A100, H100 and B200.
+const CODES: [&str; 3] = ["sm_80", "sm_90a", "sm_100a"];
+
+/// GPUs for whose code the compiler needs so many registers that sums of segments are in memory while
+/// they wait for others. They are touched once in a segment.
+const WAITING_IN_MEMORY: &str = "sm_100a";
 
 /// Most registers of a thread, with which two blocks of 256 threads run on a multiprocessor.
 const REGISTERS: u32 = 128;
@@ -19,16 +23,22 @@ const REGISTERS: u32 = 128;
 /// The same for kernels of which one block runs: the products of 128 rows.
 const REGISTERS_OF_ONE: u32 = 255;
 
-/// Instructions of which the kernels with these names must have one: the products of tensor cores,
-/// and loads or copies of 16 bytes.
-const NEEDED: [(&str, &[&str]); 6] = [
-    ("products_q8_0_", &["IMMA.16832.S8.S8"]),
-    ("products_q4_k_", &["IMMA.16832.S8.S8"]),
-    ("products_q6_k_", &["IMMA.16816.S8.S8"]),
-    ("products_brains_", &["HMMA.16816.F32.BF16"]),
-    ("products_floats8_", &["HMMA.16816.F32.BF16"]),
-    ("products_", &["LDG.E.NA.128", "LDG.E.128", "LDGSTS.E.BYPASS.128"]),
+/// Instructions that the kernels with these names must have: the products of tensor cores, and loads
+/// of 16 bytes.
+const NEEDED: [(&str, &str); 8] = [
+    ("products_q8_0_", "IMMA.16832.S8.S8"),
+    ("products_q4_k_", "IMMA.16832.S8.S8"),
+    ("products_q6_k_", "IMMA.16816.S8.S8"),
+    ("products_brains_", "HMMA.16816.F32.BF16"),
+    ("products_floats8_", "HMMA.16816.F32.BF16"),
+    ("products_f32_", "LDG.E.128"),
+    ("products_bf16_", "LDG.E.128"),
+    ("products_f16_", "LDG.E.128"),
 ];
+
+/// Loads of weights that the products of tensor cores must have: of few rows from memory, of many to
+/// shared memory.
+const LOADS: [&str; 2] = ["LDG.E.NA.128", "LDGSTS.E.BYPASS.128"];
 
 /// Kernels whose source has no fused multiply-add, and no division, which is made of them.
 const UNFUSED: [&str; 8] = [
@@ -50,15 +60,17 @@ const UNFUSED: [&str; 8] = [
 pub(super) fn check(toolkit: &Toolkit, cargo: &Cargo) -> Result<()> {
     output::step("the kernels");
     let fatbin = compile(cargo)?;
-    let dump = |what: &str| dump(toolkit.command("cuobjdump"), what, &fatbin);
-    let (usage, code) = (dump("-res-usage")?, dump("-sass")?);
-    let kernels = kernels(&usage, &code)?;
-    let most = kernels.iter().map(|kernel| kernel.registers).max().unwrap_or_default();
-    let faults = faults(&kernels);
-    faults.iter().for_each(|fault| output::line(fault));
-    ensure!(faults.is_empty(), "{} faults in the kernels for {CODE}", faults.len());
-    let many = kernels.len();
-    output::line(&format!("{many} kernels for {CODE}, with at most {most} registers a thread"));
+    for gpu in CODES {
+        let dump = |what: &str| dump(toolkit.command("cuobjdump"), what, gpu, &fatbin);
+        let (usage, code) = (dump("-res-usage")?, dump("-sass")?);
+        let kernels = kernels(&usage, &code).with_context(|| format!("reading code for {gpu}"))?;
+        let most = kernels.iter().map(|kernel| kernel.registers).max().unwrap_or_default();
+        let faults = faults(&kernels, gpu);
+        faults.iter().for_each(|fault| output::line(fault));
+        ensure!(faults.is_empty(), "{} faults in the kernels for {gpu}", faults.len());
+        let many = kernels.len();
+        output::line(&format!("{many} kernels for {gpu}, with at most {most} registers a thread"));
+    }
     Ok(())
 }
 
@@ -79,8 +91,8 @@ fn compile(cargo: &Cargo) -> Result<PathBuf> {
     Ok(folder.context("cargo names no folder of the compiled kernels")?.join("kernels.fatbin"))
 }
 
-fn dump(mut cuobjdump: Command, what: &str, fatbin: &Path) -> Result<String> {
-    cuobjdump.args([what, "-arch", CODE]).arg(fatbin).stderr(Stdio::inherit());
+fn dump(mut cuobjdump: Command, what: &str, gpu: &str, fatbin: &Path) -> Result<String> {
+    cuobjdump.args([what, "-arch", gpu]).arg(fatbin).stderr(Stdio::inherit());
     let output = cuobjdump.output().context("starting cuobjdump")?;
     ensure!(output.status.success(), "cuobjdump failed; it says why above");
     String::from_utf8(output.stdout).context("reading what cuobjdump says")
@@ -119,7 +131,7 @@ fn kernels<'a>(usage: &'a str, code: &'a str) -> Result<Vec<Kernel<'a>>> {
         kernel.instructions.extend(body.lines().filter_map(instruction));
     }
     if kernels.is_empty() {
-        bail!("there are no kernels for {CODE}");
+        bail!("there are no kernels");
     }
     Ok(kernels)
 }
@@ -131,13 +143,24 @@ fn instruction(line: &str) -> Option<&str> {
     words.next().filter(|word| word.starts_with(|first: char| first.is_ascii_uppercase()))
 }
 
+/// Returns the instructions from the first product of tensor cores to the last one.
+fn products<'a>(instructions: &'a [&'a str]) -> &'a [&'a str] {
+    let is_product = |own: &&str| own.starts_with("IMMA") || own.starts_with("HMMA");
+    let first = instructions.iter().position(is_product).unwrap_or_default();
+    let last = instructions.iter().rposition(is_product).unwrap_or_default();
+    &instructions[first..last]
+}
+
 /// Returns a sentence for each check that fails.
-fn faults(kernels: &[Kernel<'_>]) -> Vec<String> {
+fn faults(kernels: &[Kernel<'_>], gpu: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for kernel in kernels {
         let has = |what: &str| kernel.instructions.iter().any(|own| own.starts_with(what));
         let name = kernel.name;
-        if kernel.stack > 0 || has("LDL") || has("STL") {
+        let waits = gpu == WAITING_IN_MEMORY && name.starts_with("products_");
+        let own = if waits { products(&kernel.instructions) } else { &kernel.instructions };
+        let in_memory = own.iter().any(|own| own.starts_with("LDL") || own.starts_with("STL"));
+        if in_memory || kernel.stack > 0 && !waits {
             faults.push(format!("{name} has {} bytes of numbers in memory", kernel.stack));
         }
         let of_one = name.trim_end_matches("_gated").ends_with("_128");
@@ -145,8 +168,16 @@ fn faults(kernels: &[Kernel<'_>]) -> Vec<String> {
             faults.push(format!("{name} has {} registers a thread", kernel.registers));
         }
         for (prefix, needed) in NEEDED {
-            if name.starts_with(prefix) && !needed.iter().any(|needed| has(needed)) {
-                faults.push(format!("{name} has no {}", needed.join(" and no ")));
+            if name.starts_with(prefix) && !has(needed) {
+                faults.push(format!("{name} has no {needed}"));
+            }
+        }
+        if has("IMMA") || has("HMMA") {
+            let rows = name.trim_end_matches("_gated").rsplit('_').next();
+            let many = rows.and_then(|rows| rows.parse().ok()).is_some_and(|rows: u32| rows > 16);
+            let load = LOADS[usize::from(many)];
+            if !has(load) {
+                faults.push(format!("{name} has no {load}"));
             }
         }
         let unfused = |own: &str| name == own || own.ends_with('_') && name.starts_with(own);
@@ -201,61 +232,83 @@ Resource usage:
             let instructions = instructions.to_vec();
             Kernel { name, registers: 128, stack: 0, instructions }
         };
+        let load = "LDG.E.NA.128.CONSTANT";
         let good = || {
-            let load = "LDG.E.NA.128.CONSTANT";
-            vec![
+            let mut kernels = vec![
                 kernel("products_q8_0_8", &[load, "IMMA.16832.S8.S8", "FFMA"]),
                 kernel("products_q4_k_8_gated", &[load, "IMMA.16832.S8.S8", "FFMA"]),
                 kernel("products_q6_k_8", &[load, "IMMA.16816.S8.S8"]),
-                kernel("products_brains_8", &[load, "HMMA.16816.F32.BF16"]),
-                kernel("products_brains_8_gated", &[load, "HMMA.16816.F32.BF16", "FFMA"]),
-                kernel("products_brains_16", &[load, "HMMA.16816.F32.BF16"]),
-                kernel("products_brains_32", &[load, "HMMA.16816.F32.BF16"]),
-                kernel("products_brains_64", &[load, "HMMA.16816.F32.BF16"]),
-                Kernel {
-                    registers: 255,
-                    ..kernel("products_brains_128", &["LDGSTS.E.BYPASS.128", "HMMA.16816.F32.BF16"])
-                },
                 kernel("products_floats8_8", &[load, "HMMA.16816.F32.BF16", "FFMA"]),
+                kernel("products_brains_8", &[load, "HMMA.16816.F32.BF16"]),
+                kernel("products_brains_16", &[load, "HMMA.16816.F32.BF16"]),
                 kernel("pack_floats", &[]),
                 kernel("embed", &["FMUL"]),
                 kernel("copy_page", &[]),
-            ]
+            ];
+            for name in ["products_brains_32", "products_brains_64", "products_brains_128_gated"] {
+                kernels.push(kernel(name, &["LDGSTS.E.BYPASS.128", "HMMA.16816.F32.BF16"]));
+            }
+            kernels.push(Kernel {
+                registers: 255,
+                ..kernel("products_brains_128", &["LDGSTS.E.BYPASS.128", "HMMA.16816.F32.BF16"])
+            });
+            for name in ["products_f32_8", "products_bf16_8", "products_f16_8"] {
+                kernels.push(kernel(name, &["LDG.E.128.CONSTANT"]));
+            }
+            kernels
         };
-        assert_eq!(faults(&good()), Vec::<String>::new());
-        let faults = |change: fn(&mut Vec<Kernel<'static>>)| {
+        let none = Vec::<String>::new();
+        assert_eq!(faults(&good(), "sm_90a"), none);
+        let faults_of = |gpu, name: &str, change: &dyn Fn(&mut Kernel<'static>)| {
             let mut kernels = good();
-            change(&mut kernels);
-            faults(&kernels)
+            change(kernels.iter_mut().find(|kernel| kernel.name == name).unwrap());
+            faults(&kernels, gpu)
         };
-        assert_eq!(
-            faults(|all| all[0].stack = 8),
-            ["products_q8_0_8 has 8 bytes of numbers in memory"]
-        );
-        assert_eq!(
-            faults(|all| all[11].instructions.push("STL.64")),
-            ["embed has 0 bytes of numbers in memory"]
-        );
-        assert_eq!(faults(|all| all[11].registers = 129), ["embed has 129 registers a thread"]);
-        for at in [0, 1, 2, 3] {
-            let mut kernels = good();
-            let gone = kernels[at].instructions.remove(1);
-            let fault = format!("{} has no {gone}", kernels[at].name);
-            assert_eq!(super::faults(&kernels), [fault]);
+        let with =
+            |name: &str, change: &dyn Fn(&mut Kernel<'static>)| faults_of("sm_90a", name, change);
+        let in_memory = ["products_q8_0_8 has 8 bytes of numbers in memory"];
+        assert_eq!(with("products_q8_0_8", &|own| own.stack = 8), in_memory);
+        let stored = with("embed", &|own| own.instructions.push("STL.64"));
+        assert_eq!(stored, ["embed has 0 bytes of numbers in memory"]);
+        // Between products nothing is in memory, on any GPU.
+        let waiting = |at: usize| {
+            faults_of("sm_100a", "products_q8_0_8", &|own| {
+                own.stack = 8;
+                own.instructions.insert(2, "IMMA.16832.S8.S8");
+                own.instructions.insert(at, "LDL");
+            })
+        };
+        assert_eq!(waiting(1), none);
+        assert_eq!(waiting(2), in_memory);
+        let registers = with("embed", &|own| own.registers = 129);
+        assert_eq!(registers, ["embed has 129 registers a thread"]);
+        let registers = with("products_brains_128", &|own| own.registers = 256);
+        assert_eq!(registers, ["products_brains_128 has 256 registers a thread"]);
+        for name in [
+            "products_q8_0_8",
+            "products_q4_k_8_gated",
+            "products_q6_k_8",
+            "products_floats8_8",
+            "products_brains_128",
+        ] {
+            let lost = with(name, &|own| {
+                own.instructions.retain(|own| !own.contains("MMA"));
+                own.instructions.push(load);
+            });
+            assert!(lost.len() == 1 && lost[0].starts_with(&format!("{name} has no ")), "{lost:?}");
         }
-        let load = faults(|all| _ = all[2].instructions.remove(0));
-        assert_eq!(
-            load,
-            ["products_q6_k_8 has no LDG.E.NA.128 and no LDG.E.128 and no LDGSTS.E.BYPASS.128"]
-        );
-        let many = faults(|all| all[8].registers = 256);
-        assert_eq!(many, ["products_brains_128 has 256 registers a thread"]);
-        for at in [3, 10, 11, 12] {
-            let mut kernels = good();
-            kernels[at].instructions.push("FFMA.RZ");
-            let fault = format!("{} has an FFMA, and none is written", kernels[at].name);
-            assert_eq!(super::faults(&kernels), [fault]);
+        let lost = with("products_q6_k_8", &|own| _ = own.instructions.remove(0));
+        assert_eq!(lost, ["products_q6_k_8 has no LDG.E.NA.128"]);
+        let lost = with("products_brains_64", &|own| own.instructions[0] = load);
+        assert_eq!(lost, ["products_brains_64 has no LDGSTS.E.BYPASS.128"]);
+        let lost = with("products_f16_8", &|own| own.instructions.clear());
+        assert_eq!(lost, ["products_f16_8 has no LDG.E.128"]);
+        for name in ["products_brains_8", "products_brains_128", "pack_floats", "embed"] {
+            let fused = with(name, &|own| own.instructions.push("FFMA.RZ"));
+            assert_eq!(fused, [format!("{name} has an FFMA, and none is written")]);
         }
-        assert_eq!(faults(|all| _ = all.remove(12)), ["there is no kernel copy_page"]);
+        let mut kernels = good();
+        kernels.retain(|kernel| kernel.name != "copy_page");
+        assert_eq!(faults(&kernels, "sm_90a"), ["there is no kernel copy_page"]);
     }
 }

@@ -4,12 +4,12 @@ use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::{Model as Files, Models};
 
 use super::device::DeviceChoice;
-use super::memory;
+use super::placement::Footprint;
 use crate::formats::coarsest_format;
 use crate::options::Options;
 use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, NgramProposer, Speculation};
 use crate::tokenizer::ChatTokenizer;
-use crate::{Backend, Config, Format, LoadError, Memory, Model, Setup, Weights};
+use crate::{Backend, Config, Format, LoadError, Model, Setup, Weights};
 
 /// Default name of the draft model.
 const DRAFT: &str = "draft";
@@ -158,11 +158,13 @@ fn refuse_other_vocabulary(
 }
 
 impl Read {
-    /// Returns the memory that a draft model needs.
-    pub(super) fn memory(&self) -> Option<Memory> {
+    /// Returns the memory of a draft model.
+    pub(super) fn footprint(&self) -> Option<Footprint> {
         match self {
             Self::Drafter(_) => None,
-            Self::Model(draft) => Some(memory(&draft.config, &draft.checkpoint, &draft.setup)),
+            Self::Model(draft) => {
+                Some(Footprint::new(&draft.config, &draft.checkpoint, &draft.setup))
+            }
         }
     }
 

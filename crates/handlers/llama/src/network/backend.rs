@@ -61,12 +61,13 @@ impl Backend {
                  with `nsbridge model quantize`"
             )));
         }
-        tracing::warn!("{OPTION} is {name}: {why}, so that candle computes");
         if numbers.len() > 1 && !cfg!(feature = "nccl") {
             return Err(needs(name, "the feature nccl, which ranks on GPUs of their own need"));
         }
         #[cfg(feature = "candle")]
-        return CandleDevices::gpus(numbers).map(Self::Candle);
+        return CandleDevices::gpus(numbers).map(Self::Candle).inspect(|_| {
+            tracing::warn!("{OPTION} is {name}: {why}, so that candle computes");
+        });
         #[cfg(not(feature = "candle"))]
         Err(needs(name, &format!("candle, which {} GPUs need", numbers.len())))
     }

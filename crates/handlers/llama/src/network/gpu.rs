@@ -21,6 +21,7 @@ use nsbridge_gpu::sample::Sampler;
 use nsbridge_kernels::collectives::{RankHandle, RankLost};
 
 use self::buffers::{Buffers, Ends, Sums, Widths};
+pub(crate) use self::devices::GpuRoom;
 pub use self::devices::{Arithmetic, GpuDevices};
 use self::graphs::{Graphs, Launches};
 use self::load::{GpuLayer, GpuMatrix, GpuPack, GpuPartial, failed, in_parallel};
@@ -130,7 +131,8 @@ impl GpuShard {
             let formats = layer.formats();
             Ok((GpuLayer::new(layer, &windows, &device)?, is_exact, formats))
         })?;
-        let is_exact = embedding.matrix.layout().is_exact()
+        let ends = [Some(&embedding), output.as_ref()];
+        let is_exact = ends.into_iter().flatten().all(|own| own.matrix.layout().is_exact())
             && loaded.iter().all(|(_, is_exact, _)| *is_exact);
         let (mut layers, mut names) = (Vec::new(), Vec::new());
         for (layer, _, formats) in loaded {
@@ -150,7 +152,8 @@ impl GpuShard {
         let kv = setup.kv;
         let mut formats = format!("{} {} kv {kv:?}", embedding.format(), names.join(" "));
         if !is_exact {
-            formats = format!("bf16 on {}: {formats}", device.kind());
+            let output = output.as_ref().unwrap_or(&embedding).format();
+            formats = format!("bf16 on {}: {formats}, output {output}", device.kind());
         }
         Ok(Self {
             tokens: part.tokens(config.vocab_size),

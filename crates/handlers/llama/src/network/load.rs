@@ -282,27 +282,31 @@ impl<'a, P: Pack> Loader<'a, P> {
             Cut::Rows(_) => (all_columns, 1),
         };
         let packing = |format| Packing { format, rows, columns, all_columns, ranks };
-        let named = || names.iter().zip(pieces);
-        let floats8 = |(name, piece): (&String, &Piece)| {
-            self.weights.take_floats8(name, &piece.shape, &piece.cut)
-        };
+        let weights = self.weights;
+        let are_floats8 = names.iter().map(|name| weights.is_floats8(name));
+        let are_floats8 = are_floats8.collect::<Result<Vec<_>, _>>()?;
         let mut given = self.format;
-        let tensors = match named().map(floats8).collect::<Result<Option<Vec<_>>, _>>()? {
-            Some(floats8) => {
-                if given.is_none() {
-                    let shape = packing(self.pack.of_floats8());
-                    let packed = self.pack.pack_floats8(shape, &floats8, &place, bias)?;
-                    if let Some(matrix) = packed {
-                        return Ok(matrix);
-                    }
-                    given = Some(shape.format);
+        if are_floats8.contains(&true) {
+            given = given.or(Some(self.pack.of_floats8()));
+        }
+        let named = names.iter().zip(pieces);
+        let tensors: Result<Vec<_>, LoadError> =
+            if self.format.is_none() && !are_floats8.contains(&false) {
+                let take = |(name, piece): (&String, &Piece)| {
+                    weights.take_floats8(name, &piece.shape, &piece.cut)
+                };
+                let floats8 = named.map(take).collect::<Result<Vec<_>, _>>()?;
+                let shape = packing(self.pack.of_floats8());
+                if let Some(matrix) = self.pack.pack_floats8(shape, &floats8, &place, bias)? {
+                    return Ok(matrix);
                 }
-                floats8.iter().map(Floats8::widened).collect::<Result<Vec<_>, _>>()?
-            }
-            None => named()
-                .map(|(name, piece)| self.weights.take(name, &piece.shape, &piece.cut))
-                .collect::<Result<Vec<_>, _>>()?,
-        };
+                floats8.iter().map(Floats8::widened).collect()
+            } else {
+                let take =
+                    |(name, piece): (&String, &Piece)| weights.take(name, &piece.shape, &piece.cut);
+                named.map(take).collect()
+            };
+        let tensors = tensors?;
         let bytes: Vec<_> = tensors.iter().map(Stored::bytes).collect();
         let sources: Vec<_> =
             tensors.iter().zip(&bytes).map(|(tensor, bytes)| tensor.source(bytes)).collect();

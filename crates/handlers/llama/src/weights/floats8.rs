@@ -113,8 +113,7 @@ impl Floats8 {
         let columns = shape.last().copied().unwrap_or(1);
         let bytes = self.weight.contiguous();
         let mut out = vec![0; 4 * bytes.len()];
-        let rows =
-            bytes.chunks_exact(columns.max(1)).zip(out.chunks_exact_mut(4 * columns.max(1)));
+        let rows = bytes.chunks_exact(columns.max(1)).zip(out.chunks_exact_mut(4 * columns.max(1)));
         for (row, (bytes, out)) in rows.enumerate() {
             let (mut finite, out) = (true, out.as_chunks_mut().0);
             for (run, scale) in self.scales.of_row(row, columns) {

@@ -172,11 +172,11 @@ fn a_gpu_multiplies_floats_of_eight_bits_as_they_are_where_it_can() {
     let fp8 = json!({ "quant_method": "fp8", "activation_scheme": "dynamic" });
     let other = json!({ "quant_method": "fp8", "weight_block_size": [32, 20] });
     for (quantization, dtype, scheme, kept) in [
-        (&fp8, Dtype::F8_E4M3, &WHOLE, "F8_E4M3"),
-        (&fp8, Dtype::F8_E4M3, &OF_ROWS, "F8_E4M3"),
-        (&fp8, Dtype::F8_E4M3, &OF_128, "F8_E4M3"),
-        (&other, Dtype::F8_E4M3, &OF_BLOCKS, "Bf16"),
-        (&fp8, Dtype::F8_E5M2, &WHOLE, "Bf16"),
+        (&fp8, Dtype::F8_E4M3, &WHOLE, "F8_E4M3 by bf16"),
+        (&fp8, Dtype::F8_E4M3, &OF_ROWS, "F8_E4M3 by bf16"),
+        (&fp8, Dtype::F8_E4M3, &OF_128, "F8_E4M3 by bf16"),
+        (&other, Dtype::F8_E4M3, &OF_BLOCKS, "Bf16 by bf16"),
+        (&fp8, Dtype::F8_E5M2, &WHOLE, "Bf16 by bf16"),
     ] {
         let mut config = config(quantization);
         (config["hidden_size"], config["intermediate_size"]) = (json!(256), json!(512));
@@ -198,6 +198,27 @@ fn a_gpu_multiplies_floats_of_eight_bits_as_they_are_where_it_can() {
         let (two, _) = on_gpu(2, Arithmetic::Bf16);
         assert_eq!(one, two, "{quantization} {dtype:?}");
     }
+}
+
+#[test]
+fn a_matrix_of_eight_bits_beside_one_of_bf16_is_bf16_on_a_gpu() {
+    let mut config = config(&json!({ "quant_method": "fp8" }));
+    (config["hidden_size"], config["intermediate_size"]) = (json!(256), json!(512));
+    let (small, _) = drawn_as(&config, Dtype::F8_E4M3, &WHOLE);
+    let mut mixed = tensors_of(small.path());
+    for tensor in mixed.iter_mut().filter(|tensor| tensor.0.ends_with("up_proj.weight")) {
+        let wide = |bits: &u8| half::bf16::from_f32(float(tensor.1, *bits) * 0.01).to_le_bytes();
+        (tensor.1, tensor.3) = (Dtype::BF16, tensor.3.iter().flat_map(wide).collect());
+    }
+    let mixed = write(&config, &mixed);
+    let right = run(mixed.path(), 1);
+    let device = emulators(1, 0, Arithmetic::Bf16);
+    let mut model = network::open(mixed.path(), &Setup { device, ..Setup::default() });
+    let found = logits(&mut model, &tokens(), 8);
+    let apart = network::distance(right.iter().flatten(), found.iter().flatten());
+    assert!(apart > 1e-5 && apart < 2e-2, "{apart}");
+    let names = model.arithmetic();
+    assert!(names.contains("F8_E4M3 by bf16+Bf16 by bf16+F8_E4M3 by bf16"), "{names}");
 }
 
 /// Reads the tensors of a model.

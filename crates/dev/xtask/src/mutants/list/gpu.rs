@@ -50,7 +50,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "gpu-stage-written-early",
         file: "crates/gpu/kernels/matrix.cu",
-        edits: &[("        barrier();\n        copy(stage + STAGES - 1);", "        copy(stage + STAGES - 1);")],
+        edits: &[(
+            "        barrier();\n        copy(stage + STAGES - 1);",
+            "        copy(stage + STAGES - 1);",
+        )],
         judge: PRODUCTS,
     },
     // A multiplication and an addition are rounded once where the CPU rounds twice.

@@ -27,9 +27,20 @@ pub enum Arithmetic {
 pub struct GpuDevices {
     /// Device of rank i; ranks beyond the list share the last device.
     devices: Vec<Arc<dyn Device>>,
+    /// GPU of each device. Several devices may be streams of one.
+    gpus: Vec<usize>,
     arithmetic: Arithmetic,
     /// True if the launches of a step are recorded, and enqueued as one.
     recorded: Arc<AtomicBool>,
+}
+
+/// Free memory of a GPU, and what is put on it.
+#[derive(Clone, Debug)]
+pub(crate) struct GpuRoom {
+    /// Free bytes.
+    pub(crate) free: u64,
+    /// Number of ranks of each model.
+    pub(crate) ranks: Vec<usize>,
 }
 
 impl GpuDevices {
@@ -42,7 +53,8 @@ impl GpuDevices {
         if devices.is_empty() {
             return Err(LoadError::Worker("a model on GPUs needs a device".to_owned()));
         }
-        Ok(Self { devices, arithmetic, recorded: Arc::new(AtomicBool::new(true)) })
+        let gpus = (0..devices.len()).collect();
+        Ok(Self { devices, gpus, arithmetic, recorded: Arc::new(AtomicBool::new(true)) })
     }
 
     /// Opens the GPUs with these numbers, one for each rank. Each rank has a stream of its own, also
@@ -73,7 +85,8 @@ impl GpuDevices {
                 }
             }
         }
-        Self::new(gpus.into_iter().map(|gpu| Arc::new(gpu) as _).collect(), arithmetic).map(Some)
+        let devices = gpus.into_iter().map(|gpu| Arc::new(gpu) as _).collect();
+        Ok(Some(Self { gpus: numbers.to_vec(), ..Self::new(devices, arithmetic)? }))
     }
 
     /// Emulates a GPU for each rank.
@@ -106,14 +119,21 @@ impl GpuDevices {
         self.arithmetic
     }
 
-    /// Returns the number of devices.
-    pub(crate) fn count(&self) -> usize {
-        self.devices.len()
-    }
-
-    /// Returns the free memory of all devices together, in bytes, if the devices report it.
-    pub(crate) fn free(&self) -> Option<u64> {
-        self.devices.iter().map(|device| device.free_memory()).sum()
+    /// Returns the room on each GPU for models with these numbers of ranks, if the devices report it.
+    pub(crate) fn rooms(&self, ranks: &[usize]) -> Option<Vec<GpuRoom>> {
+        let mut gpus = self.gpus.clone();
+        gpus.sort_unstable();
+        gpus.dedup();
+        let last = self.gpus.len() - 1;
+        let room = |gpu: usize| {
+            let device = self.gpus.iter().position(|own| *own == gpu)?;
+            let here = |ranks: &usize| {
+                (0..*ranks).filter(|rank| self.gpus[*rank.min(&last)] == gpu).count()
+            };
+            let free = self.devices[device].free_memory()?;
+            Some(GpuRoom { free, ranks: ranks.iter().map(here).collect() })
+        };
+        gpus.into_iter().map(room).collect()
     }
 
     /// Returns true if there are kernels for this format.

@@ -74,7 +74,8 @@ impl Pack for GpuPack {
             let supported = format!("finite ones that {format} can hold");
             return Err(LoadError::unsupported(format!("row {row} of {name}"), found, supported));
         }
-        Ok(GpuMatrix { matrix, format: format!("{format:?}") })
+        let by = if layout == Layout::Brains { " by bf16" } else { "" };
+        Ok(GpuMatrix { matrix, format: format!("{format:?}{by}") })
     }
 
     fn pack_floats8(
@@ -102,7 +103,7 @@ impl Pack for GpuPack {
         };
         let matrix = self.packed((Layout::Floats8, segments / ranks), &packing, row, bias)?;
         refused?;
-        Ok(Some(GpuMatrix { matrix, format: "F8_E4M3".to_owned() }))
+        Ok(Some(GpuMatrix { matrix, format: "F8_E4M3 by bf16".to_owned() }))
     }
 
     fn of_floats8(&self) -> Format {
