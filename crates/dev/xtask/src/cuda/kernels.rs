@@ -20,7 +20,7 @@ const WAITING_IN_MEMORY: &str = "sm_100a";
 /// Most registers of a thread, with which two blocks of 256 threads run on a multiprocessor.
 const REGISTERS: u32 = 128;
 
-/// The same for kernels of which one block runs: the products of 128 rows.
+/// Most registers of a thread of kernels of which one block runs: the products of 128 rows.
 const REGISTERS_OF_ONE: u32 = 255;
 
 /// Instructions that the kernels with these names must have: the products of tensor cores, and loads

@@ -99,7 +99,8 @@ fn changes(
         changes.extend(history.in_reply().map(penalty));
     }
     changes.retain(|change| (change.token as usize) < vocab);
-    // The bias of a token comes before its penalty: the sort is stable.
+    // The bias of a token comes before its penalty: the sort is stable. It is fast, since the
+    // penalties are in order.
     changes.sort_by_key(|change| change.token);
     changes.dedup_by(|second, first| {
         let is_same = first.token == second.token;
@@ -111,8 +112,9 @@ fn changes(
     if changes.is_empty() && prompt.is_empty() {
         return (None, changes);
     }
-    let mut marks = vec![0; vocab.div_ceil(WORD)];
-    for token in changes.iter().map(|change| change.token).chain(prompt.iter().copied()) {
+    let mut marks = if prompt.is_empty() { Vec::new() } else { history.prompt_words().to_vec() };
+    marks.resize(vocab.div_ceil(WORD), 0);
+    for token in changes.iter().map(|change| change.token) {
         if let Some(word) = marks.get_mut(token as usize / WORD) {
             *word |= 1 << (token as usize % WORD);
         }

@@ -1,7 +1,10 @@
 //! Token counts of prompt and reply, which can be undone token by token.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+/// Number of tokens in a word.
+const WORD: usize = u32::BITS as usize;
 
 /// History of the prompt and the reply so far, for the penalties.
 ///
@@ -21,18 +24,18 @@ use std::sync::Arc;
 pub struct History {
     prompt: Arc<Prompt>,
     reply: Vec<u32>,
-    /// Distinct tokens of the reply in order of first occurrence, with their counts.
-    counts: Vec<(u32, u32)>,
-    /// Index of a token in `counts`.
-    places: HashMap<u32, usize>,
+    /// Distinct tokens of the reply, with their counts.
+    counts: BTreeMap<u32, u32>,
 }
 
 /// Prompt, shared by all replies to it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Prompt {
     tokens: Vec<u32>,
-    /// Distinct tokens of the prompt.
+    /// Distinct tokens of the prompt, in ascending order.
     distinct: Vec<u32>,
+    /// A bit for each token up to the largest one of the prompt, set for those in it.
+    words: OnceLock<Vec<u32>>,
 }
 
 impl History {
@@ -41,31 +44,23 @@ impl History {
         let mut distinct = prompt.to_vec();
         distinct.sort_unstable();
         distinct.dedup();
-        Self { prompt: Arc::new(Prompt { tokens: prompt.to_vec(), distinct }), ..Self::default() }
+        let prompt = Prompt { tokens: prompt.to_vec(), distinct, words: OnceLock::new() };
+        Self { prompt: Arc::new(prompt), ..Self::default() }
     }
 
     /// Adds a token to the reply.
     pub fn push(&mut self, token: u32) {
-        let next = self.counts.len();
-        let place = *self.places.entry(token).or_insert(next);
-        if place == next {
-            self.counts.push((token, 0));
-        }
-        self.counts[place].1 += 1;
+        *self.counts.entry(token).or_insert(0) += 1;
         self.reply.push(token);
     }
 
     /// Removes and returns the reply's last token, or returns `None` if the reply is empty.
     pub fn pop(&mut self) -> Option<u32> {
         let token = self.reply.pop()?;
-        let place = *self.places.get(&token)?;
-        let count = &mut self.counts[place].1;
+        let count = self.counts.get_mut(&token)?;
         *count -= 1;
         if *count == 0 {
-            // All tokens after its first occurrence were removed before, so its entry is the last
-            // one.
-            self.counts.pop();
-            self.places.remove(&token);
+            self.counts.remove(&token);
         }
         Some(token)
     }
@@ -80,14 +75,26 @@ impl History {
         self.reply.iter().rev().chain(self.prompt.tokens.iter().rev()).copied()
     }
 
-    /// Returns the distinct tokens of the prompt.
+    /// Returns the distinct tokens of the prompt in ascending order.
     pub(super) fn in_prompt(&self) -> &[u32] {
         &self.prompt.distinct
     }
 
-    /// Iterates over the distinct tokens of the reply with their counts.
+    /// Returns words with a bit for each token up to the prompt's largest, set for those in it.
+    pub(super) fn prompt_words(&self) -> &[u32] {
+        self.prompt.words.get_or_init(|| {
+            let last = self.prompt.distinct.last().map_or(0, |token| *token as usize + 1);
+            let mut words = vec![0; last.div_ceil(WORD)];
+            for token in &self.prompt.distinct {
+                words[*token as usize / WORD] |= 1 << (*token as usize % WORD);
+            }
+            words
+        })
+    }
+
+    /// Iterates over the distinct tokens of the reply in ascending order, with their counts.
     pub(super) fn in_reply(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.counts.iter().copied()
+        self.counts.iter().map(|(token, count)| (*token, *count))
     }
 }
 
@@ -104,6 +111,9 @@ mod tests {
             history.push(token);
         }
         assert_eq!(history.in_prompt(), [5, 6]);
+        assert_eq!(history.prompt_words(), [1 << 5 | 1 << 6]);
+        assert_eq!(History::new(&[31, 64, 31]).prompt_words(), [1 << 31, 0, 1]);
+        assert_eq!(History::default().prompt_words(), [0u32; 0]);
         assert_eq!(history.in_reply().collect::<Vec<_>>(), [(6, 1), (7, 2)]);
         assert_eq!(history.backwards().collect::<Vec<_>>(), [7, 7, 6, 5, 6, 5]);
         assert_eq!(history.reply(), [6, 7, 7]);

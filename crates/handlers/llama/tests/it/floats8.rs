@@ -84,7 +84,7 @@ fn drawn(quantization: &Value, dtype: Dtype, scheme: &Scheme) -> (TempDir, TempD
     drawn_as(&config(quantization), dtype, scheme)
 }
 
-/// The same for a model with this configuration.
+/// Writes such a model with this configuration.
 fn drawn_as(config: &Value, dtype: Dtype, scheme: &Scheme) -> (TempDir, TempDir) {
     let mut of_wide = config.clone();
     of_wide["quantization_config"] = Value::Null;
@@ -236,7 +236,7 @@ fn refused(tensors: &[Tensor]) -> String {
     refused_as(&config(&json!({ "quant_method": "fp8" })), tensors, &Setup::default())
 }
 
-/// The same for a model with this configuration and setup.
+/// Returns the error of a model with this configuration and setup.
 fn refused_as(config: &Value, tensors: &[Tensor], setup: &Setup) -> String {
     let dir = write(config, tensors);
     let files = Model::in_dir(dir.path());

@@ -116,7 +116,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             package: "nsbridge-llama",
             file: "crates/handlers/llama/src/sample/tests/device.rs",
             module: "sample::tests::device::",
-            name: "vocabularies_of_every_size_have_the_same_tokens",
+            name: "of_equal_scores_the_choice_is_that_of_the_cpu",
         },
     },
 ];

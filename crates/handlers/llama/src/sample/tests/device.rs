@@ -323,6 +323,28 @@ fn every_token_can_be_chosen() {
 }
 
 #[test]
+fn of_equal_scores_the_choice_is_that_of_the_cpu() {
+    let samplings = [0.0, 1.0].map(|temperature| Sampling { temperature, ..Sampling::default() });
+    let history = History::default();
+    // A number so large that a noise does not change it.
+    const HIGH: f32 = 1e30;
+    // In one lane, in two lanes, in two warps, in two chunks, and everywhere.
+    let pairs = [(5, 1029), (5, 6), (3, 90), (4095, 4096), (17, 8199)];
+    let peaks = pairs.map(|(first, second)| {
+        let mut row = vec![0.0; 8200];
+        (row[first], row[second]) = (HIGH, HIGH);
+        row
+    });
+    let rows: Vec<_> = peaks.into_iter().chain([vec![HIGH; 8200]]).collect();
+    for order in ORDERS {
+        let of =
+            |row| tokens(&history, &samplings, None, 1).into_iter().map(move |(_, of)| (row, of));
+        let all: Vec<(u32, Wanted<'_>)> = (0..rows.len() as u32).flat_map(of).collect();
+        assert_eq!(check(&device(order), &rows, &all), 0);
+    }
+}
+
+#[test]
 fn the_likeliest_tokens_are_no_more_than_asked_for() {
     // All of them are chosen about as often.
     let plain = Sampling { temperature: 30.0, ..Sampling::default() };
