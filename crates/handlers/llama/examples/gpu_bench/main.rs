@@ -106,7 +106,7 @@ impl Options {
         let mut own = Self {
             arithmetic: Arithmetic::Bf16,
             ranks: 1,
-            cases: vec![(1, 1), (5, 1), (16, 1), (64, 1), (1, 5)],
+            cases: vec![(1, 1), (5, 1), (16, 1), (17, 1), (32, 1), (64, 1), (1, 5)],
             contexts: vec![1024, 8192],
             prefill: vec![1024, 8192],
             kv: KvFormat::Bf16,
