@@ -15,7 +15,7 @@ use crate::dtype::Dtype;
 use crate::header::{FIRST_LOOK, LONGEST_HEADER, broken};
 use crate::tensor::TensorInfo;
 
-const LENGTH: u64 = 8;
+const LENGTH_BYTES: u64 = 8;
 
 /// Key of the metadata, the only entry of the header that is not a tensor.
 const METADATA: &str = "__metadata__";
@@ -51,7 +51,7 @@ fn header_end(head: &[u8], size: u64) -> Result<u64, String> {
     if length > LONGEST_HEADER {
         return Err(format!("its header claims {length} bytes, the most is {LONGEST_HEADER}"));
     }
-    let end = LENGTH + length;
+    let end = LENGTH_BYTES + length;
     if end > size {
         return Err(format!("its header claims {length} bytes, the file has {size}"));
     }
@@ -65,7 +65,7 @@ fn header_end(head: &[u8], size: u64) -> Result<u64, String> {
 /// Returns a description of what is wrong with the header; the caller adds the file name.
 fn parse(head: &[u8], file: usize, size: u64) -> Result<Vec<TensorInfo>, String> {
     let end = header_end(head, size)?;
-    let json = head.get(LENGTH as usize..end as usize).ok_or("its header is cut short")?;
+    let json = head.get(LENGTH_BYTES as usize..end as usize).ok_or("its header is cut short")?;
     let Header(mut entries) =
         serde_json::from_slice(json).map_err(|error| format!("its header is wrong: {error}"))?;
     entries.sort_by_key(|(_, entry)| entry.data_offsets);

@@ -3,7 +3,7 @@
 use nsbridge_protocol::{ErrorCode, Failure, MAX_TRANSCRIPT_BYTES};
 
 /// Bytes that the protocol counts for the length of a piece, in addition to the piece.
-const LENGTH: usize = 4;
+const LENGTH_BYTES: usize = 4;
 
 /// Pieces of a reply, at most as many as the protocol allows.
 ///
@@ -41,7 +41,7 @@ impl PieceLog {
     /// Appends a piece. Returns false if the reply would be larger than any reply is.
     pub(crate) fn push(&mut self, piece: &[u8]) -> bool {
         let end = self.bytes.len() + piece.len();
-        let counted = end + LENGTH * (self.len() + 1);
+        let counted = end + LENGTH_BYTES * (self.len() + 1);
         let Some(end) = u32::try_from(end).ok().filter(|_| counted <= MAX_TRANSCRIPT_BYTES) else {
             return false;
         };

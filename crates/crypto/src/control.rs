@@ -15,7 +15,7 @@ const MAGIC: [u8; 4] = *b"NSBC";
 const HEADER: usize = 88;
 
 /// Maximum size of the content in bytes: the transcript in a resume, and its JSON header.
-const LIMIT: usize = MAX_TRANSCRIPT_BYTES + (64 << 10);
+const MAX_CONTENT_BYTES: usize = MAX_TRANSCRIPT_BYTES + (64 << 10);
 
 /// Seals a control frame with a fresh salt.
 ///
@@ -67,7 +67,7 @@ pub(crate) fn seal_with_salt(
     frame.extend(request.as_bytes());
     frame.extend(salt.0);
     frame.extend(keys.commitment);
-    pad::write(&mut frame, ContentType::Plain, LIMIT, |out| out.extend(content))?;
+    pad::write(&mut frame, ContentType::Plain, MAX_CONTENT_BYTES, |out| out.extend(content))?;
     keys.cipher.seal(0, HEADER, &mut frame)?;
     Ok(frame)
 }

@@ -39,7 +39,7 @@ const KEPT_FOR: Duration = Duration::from_secs(5 * 60);
 const SEALINGS: u64 = 10_000;
 
 /// Maximum number of cached data keys, for sealing and for opening each.
-const MOST: usize = 1024;
+const MAX_CACHED_KEYS: usize = 1024;
 
 /// Maximum number of keys that are remembered for an alias.
 const MAX_FORMER_KEYS: usize = 4;
@@ -87,8 +87,8 @@ impl KmsProvider {
     }
 
     fn of(service: Arc<dyn Service>, keys: Vec<KeyId>) -> Self {
-        let sealing = Cache::new(MOST, KEPT_FOR, SEALINGS);
-        let opening = Cache::new(MOST, KEPT_FOR, u64::MAX);
+        let sealing = Cache::new(MAX_CACHED_KEYS, KEPT_FOR, SEALINGS);
+        let opening = Cache::new(MAX_CACHED_KEYS, KEPT_FOR, u64::MAX);
         Self { keys, service, sealing, opening, arns: Mutex::default() }
     }
 

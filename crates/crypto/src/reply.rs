@@ -29,7 +29,7 @@ const SEQ_END: u64 = u32::MAX as u64;
 ///
 /// It leaves 64 KiB beyond the largest piece for a final frame's JSON or the lengths in a piece
 /// list.
-const LIMIT: usize = MAX_PIECE_BYTES + (64 << 10);
+const MAX_CONTENT_BYTES: usize = MAX_PIECE_BYTES + (64 << 10);
 
 /// Kind of a reply frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -242,7 +242,7 @@ impl ReplySealer {
         frame.extend(self.seq.to_be_bytes());
         frame.extend(open_fields);
         let header_len = frame.len();
-        pad::write(&mut frame, content_type, LIMIT, write)?;
+        pad::write(&mut frame, content_type, MAX_CONTENT_BYTES, write)?;
         self.cipher.seal(self.seq, header_len, &mut frame)?;
         self.seq += 1;
         Ok(frame)

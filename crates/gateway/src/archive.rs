@@ -30,7 +30,7 @@ use crate::semaphores::{Semaphores, kib};
 use crate::store::{Kind, Store, Unstored};
 
 /// Maximum number of files of a tenant, and of its batches.
-const MOST: usize = 10_000;
+const MAX_FILES_PER_TENANT: usize = 10_000;
 
 /// Maximum number of batches of a tenant that have not ended.
 const UNFINISHED: usize = 64;
@@ -152,8 +152,9 @@ impl Archive {
     /// Returns an error if it cannot be stored, or if the tenant has too many.
     pub(crate) async fn add(&self, record: BatchRecord) -> Result<Arc<Batch>> {
         let own = self.batches(&record.tenant);
-        if own.len() >= MOST {
-            let message = format!("this tenant has {MOST} batches, which are the most");
+        if own.len() >= MAX_FILES_PER_TENANT {
+            let message =
+                format!("this tenant has {MAX_FILES_PER_TENANT} batches, which are the most");
             return Err(ApiError::bad_request(message).coded("too_many_batches"));
         }
         if own.iter().filter(|batch| !batch.status().is_end()).count() >= UNFINISHED {

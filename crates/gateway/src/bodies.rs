@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use crate::access::Caller;
 use crate::error::{ApiError, Result};
 use crate::extent::Extent;
-use crate::memory::{Held, SMALL};
+use crate::memory::{Held, MAX_SMALL_BODY_BYTES};
 use crate::runs::Client;
 use crate::sse::streams_events;
 use crate::state::App;
@@ -66,7 +66,7 @@ pub(crate) async fn read(
 /// Returns the size of a response's body that is large.
 fn large(response: &Response) -> Option<usize> {
     let size = usize::try_from(response.body().size_hint().exact()?).ok()?;
-    (size > SMALL).then_some(size)
+    (size > MAX_SMALL_BODY_BYTES).then_some(size)
 }
 
 /// Body that arrives.
@@ -94,7 +94,7 @@ impl Arrival<'_> {
             if length > most {
                 return Err(ApiError::too_large(most));
             }
-            if length > SMALL && !is_large {
+            if length > MAX_SMALL_BODY_BYTES && !is_large {
                 is_large = true;
                 let waits = self.app.memory.arrive(self.held, self.declared.unwrap_or(most));
                 self.within(&mut pace, waits).await?;

@@ -148,10 +148,10 @@ impl<'a> Fields<'a> {
     /// Returns an error that names the field if it is no text, or is too long.
     pub(crate) fn label(&mut self, name: &str) -> Result<Option<String>> {
         /// Longest label, in characters.
-        const LONGEST: usize = 512;
+        const MAX_LABEL_CHARS: usize = 512;
         let label: Option<String> = self.take(name)?;
-        if label.as_ref().is_some_and(|label| label.chars().count() > LONGEST) {
-            let message = format!("`{name}` must have {LONGEST} characters at most");
+        if label.as_ref().is_some_and(|label| label.chars().count() > MAX_LABEL_CHARS) {
+            let message = format!("`{name}` must have {MAX_LABEL_CHARS} characters at most");
             return Err(ApiError::field(name, message));
         }
         Ok(label)

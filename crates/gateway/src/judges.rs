@@ -18,7 +18,7 @@ pub(crate) const MOST_BYTES: usize = 16 << 20;
 
 /// Maximum number of judgments of a request that run at the same time, so that a request does not
 /// fill the queue alone.
-const AT_ONCE: usize = 32;
+const MAX_CONCURRENT_JUDGMENTS: usize = 32;
 
 /// Request for judgments.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,8 @@ impl Asked<'_> {
             }
         });
         let judgments: Vec<_> = judgments.collect();
-        let judged: Vec<_> = stream::iter(judgments).buffered(AT_ONCE).try_collect().await?;
+        let judged: Vec<_> =
+            stream::iter(judgments).buffered(MAX_CONCURRENT_JUDGMENTS).try_collect().await?;
         let (mut all, mut usage) = (Vec::with_capacity(judged.len()), Usage::default());
         for (scores, of_one) in judged {
             all.push(scores);

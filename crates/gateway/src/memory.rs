@@ -23,7 +23,7 @@ const ARRIVING: usize = 64 << 10;
 const PARSED: [usize; 2] = [96 << 10, 32 << 10];
 
 /// Maximum size of a small body, in bytes.
-pub(crate) const SMALL: usize = 64 << 10;
+pub(crate) const MAX_SMALL_BODY_BYTES: usize = 64 << 10;
 
 /// Memory of requests.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Memory {
 
     /// Waits until the tenant's large bodies leave room for one of this size at most.
     pub(crate) async fn arrive(&self, held: &Held, bytes: usize) {
-        if bytes > SMALL {
+        if bytes > MAX_SMALL_BODY_BYTES {
             let semaphore = self.arriving.of(held.account.tenant().clone());
             let permit = permit(semaphore, bytes, ARRIVING).await;
             held.waited.lock().permit = permit;
@@ -63,7 +63,7 @@ impl Memory {
     /// Waits until there is room for what is made of a body that has arrived. Returns false if the
     /// tenant has no memory left for it.
     pub(crate) async fn parse(&self, held: &Held, extent: Extent) -> bool {
-        let small = usize::from(extent.bytes <= SMALL);
+        let small = usize::from(extent.bytes <= MAX_SMALL_BODY_BYTES);
         let memory = extent.memory().min(PARSED[small] << 10);
         // This body has arrived, so the next one may.
         *held.waited.lock() = Waited { body: extent.bytes, permit: None };
@@ -131,7 +131,7 @@ mod tests {
 
     use super::{Extent, Held, Memory};
 
-    const LARGE: usize = 8 << 20;
+    const LARGE_BODY_BYTES: usize = 8 << 20;
 
     fn request(memory: &Memory, tenant: &str) -> Held {
         memory.request(&tenant.parse().unwrap())
@@ -143,14 +143,14 @@ mod tests {
         let mut held = Vec::new();
         for _ in 0..7 {
             let one = request(&memory, "a");
-            memory.arrive(&one, LARGE).await;
+            memory.arrive(&one, LARGE_BODY_BYTES).await;
             held.push(one);
         }
         let next = request(&memory, "a");
-        let mut waits = std::pin::pin!(memory.arrive(&next, LARGE));
+        let mut waits = std::pin::pin!(memory.arrive(&next, LARGE_BODY_BYTES));
         assert!(timeout(second, &mut waits).await.is_err());
         let other = request(&memory, "b");
-        assert!(timeout(second, memory.arrive(&other, LARGE)).await.is_ok());
+        assert!(timeout(second, memory.arrive(&other, LARGE_BODY_BYTES)).await.is_ok());
         // A small body waits for no large one, of its own tenant either.
         let small = request(&memory, "a");
         assert!(timeout(second, memory.arrive(&small, 60)).await.is_ok());

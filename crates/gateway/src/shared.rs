@@ -33,13 +33,13 @@ use crate::store::{Kept, Record};
 const WAITING: usize = 1024;
 
 /// Maximum size of a file, in bytes.
-const LARGEST: u64 = 64 << 20;
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Number of names that a sweep lists at once.
 const PAGE: usize = 1000;
 
 /// Number of files that a sweep deletes at once.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_DELETES: usize = 16;
 
 /// Replies in a bucket or a folder that all replicas use.
 pub(crate) struct Shared {
@@ -136,7 +136,7 @@ impl Shared {
         if self.files.put_new(&File::Key.name(), sealed).await? {
             return Ok(true);
         }
-        let known = self.files.get(&File::Key.name(), LARGEST).await?;
+        let known = self.files.get(&File::Key.name(), MAX_FILE_BYTES).await?;
         Ok(known.is_some_and(|known| self.seal.open(&File::Key.place(), &known).is_ok()))
     }
 
@@ -198,7 +198,9 @@ impl Shared {
         &self,
         file: File,
     ) -> Result<Option<T>, StoreError> {
-        let Some(sealed) = self.files.get(&file.name(), LARGEST).await? else { return Ok(None) };
+        let Some(sealed) = self.files.get(&file.name(), MAX_FILE_BYTES).await? else {
+            return Ok(None);
+        };
         let opened = self.seal.open(&file.place(), &sealed).ok();
         let value = opened.and_then(|value| serde_json::from_slice(&value).ok());
         if value.is_none() {
@@ -292,7 +294,7 @@ impl Shared {
     async fn remove_all(&self, names: Vec<String>) -> Result<(), StoreError> {
         let remove = |name: String| async move { self.files.remove(&name).await };
         let removed = stream::iter(names).map(remove);
-        let removed: Vec<_> = removed.buffer_unordered(AT_ONCE).collect().await;
+        let removed: Vec<_> = removed.buffer_unordered(MAX_CONCURRENT_DELETES).collect().await;
         removed.into_iter().collect()
     }
 

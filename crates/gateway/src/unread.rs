@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 /// Maximum number of bytes that are read and dropped.
-const MOST: usize = 1 << 20;
+const MAX_DRAINED_BYTES: usize = 1 << 20;
 
 /// Maximum time for the rest to arrive.
-const PATIENCE: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Body that a handler reads. When it is dropped before its end, the rest is in `left`.
 struct Lent {
@@ -61,7 +61,7 @@ pub(crate) async fn read(request: Request, next: Next) -> Response {
     let rest = left.lock().take();
     if let Some(rest) = rest {
         // What does not arrive in time is lost with the connection.
-        let _ = timeout(PATIENCE, drop_bytes(rest)).await;
+        let _ = timeout(DRAIN_TIMEOUT, drop_bytes(rest)).await;
     }
     response
 }
@@ -71,7 +71,9 @@ pub(crate) async fn read(request: Request, next: Next) -> Response {
 fn may_be_read(headers: &HeaderMap) -> bool {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let is_small = match length {
-        Some(length) => length.parse().is_ok_and(|length| (1..=MOST).contains(&length)),
+        Some(length) => {
+            length.parse().is_ok_and(|length| (1..=MAX_DRAINED_BYTES).contains(&length))
+        }
         None => headers.contains_key(header::TRANSFER_ENCODING),
     };
     is_small && !headers.contains_key(header::EXPECT)
@@ -82,7 +84,7 @@ async fn drop_bytes(mut rest: BodyDataStream) {
     let mut dropped = 0;
     while let Some(Ok(bytes)) = rest.next().await {
         dropped += bytes.len();
-        if dropped > MOST {
+        if dropped > MAX_DRAINED_BYTES {
             break;
         }
     }

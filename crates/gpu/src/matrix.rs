@@ -17,7 +17,7 @@ const THREADS: u32 = 256;
 const WARPS: usize = 8;
 
 /// Bytes of a tensor that are packed at once.
-const STAGED: usize = 32 << 20;
+const MAX_STAGED_BYTES: usize = 32 << 20;
 
 /// Format of a matrix in memory, which decides the arithmetic of its products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl Layout {
         // C++ has no struct without bytes.
         let beside = (rows * beside).max(1);
         let stage = (tiles + rows * (blocks * x_bytes + 16) + beside).next_multiple_of(16);
-        stage * (STAGES_BYTES / stage).min(STAGES)
+        stage * (STAGES_BYTES / stage).min(MAX_STAGES)
     }
 
     /// Returns the kernel that packs, and its number of blocks for a tile.
@@ -146,7 +146,7 @@ impl Layout {
 const TILES_OF_MANY: usize = 4;
 
 /// Most stages of a block of threads with many rows of activations.
-const STAGES: usize = 4;
+const MAX_STAGES: usize = 4;
 
 /// Kernel of products, by the rows of activations of a block of threads.
 struct Kernel {
@@ -262,7 +262,7 @@ impl Matrix {
             heads: Buffer::zeroed(device, tiles * heads)?,
             bias: None,
         };
-        let at_once = (STAGED / (TILE * row_bytes)).clamp(1, tiles.max(1));
+        let at_once = (MAX_STAGED_BYTES / (TILE * row_bytes)).clamp(1, tiles.max(1));
         let staging = Buffer::zeroed(device, at_once * TILE * row_bytes)?;
         let mut bytes = vec![0u8; staging.bytes()];
         let (kernel, blocks) = layout.pack(columns);

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 /// Maximum number of characters that are shown.
-const LONGEST: usize = 400;
+const MAX_SHOWN_CHARS: usize = 400;
 
 /// Formats untrusted text for a message or a terminal: on one line, without characters that a
 /// terminal interprets or hides, and cut at 400 characters.
@@ -12,7 +12,7 @@ const LONGEST: usize = 400;
 /// assert_eq!(nsbridge_handler::quote("a\n\u{1b}[2Jb"), r"a\n\u{1b}[2Jb");
 /// ```
 pub fn quote(what: impl fmt::Display) -> String {
-    let mut quoted = Quoted { text: String::new(), room: LONGEST };
+    let mut quoted = Quoted { text: String::new(), room: MAX_SHOWN_CHARS };
     // The error stops the formatting once the limit is reached.
     let _ = write!(quoted, "{what}");
     quoted.text
@@ -49,7 +49,7 @@ impl Write for Quoted {
 
 #[cfg(test)]
 mod tests {
-    use super::{LONGEST, quote};
+    use super::{MAX_SHOWN_CHARS, quote};
 
     #[test]
     fn what_a_terminal_obeys_or_hides_is_escaped() {
@@ -59,11 +59,14 @@ mod tests {
 
     #[test]
     fn what_is_long_is_cut() {
-        let all = "本".repeat(LONGEST);
+        let all = "本".repeat(MAX_SHOWN_CHARS);
         assert_eq!(quote(&all), all);
         assert_eq!(quote(format!("{all}x")), format!("{all}…"));
         // The limit applies to the escaped text, not to the input.
-        let escaped = quote("\u{202e}".repeat(LONGEST));
-        assert!(escaped.len() <= LONGEST + '…'.len_utf8() && escaped.ends_with("}…"), "{escaped}");
+        let escaped = quote("\u{202e}".repeat(MAX_SHOWN_CHARS));
+        assert!(
+            escaped.len() <= MAX_SHOWN_CHARS + '…'.len_utf8() && escaped.ends_with("}…"),
+            "{escaped}"
+        );
     }
 }

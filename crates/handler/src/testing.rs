@@ -41,7 +41,7 @@ use stage::{End, GivenUp, Plan, Room, Stage};
 pub use stage::{call, pieces};
 
 /// Time limit of a call that is not stopped.
-const PATIENCE: Duration = Duration::from_secs(120);
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for a call to end after it is stopped.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum time for which the thread of an [`AsyncHandler`] may be blocked.
@@ -150,7 +150,7 @@ pub fn answer<H: Servable<K>, K>(
     let resumed = resumed.iter().map(serde_json::to_vec).collect::<Result<Vec<_>, _>>()?;
     let plan = Plan { seed, resume: Some(resumed), room: Room::Free };
     let mut watch = Stage::new(handler, input).start(vec![plan])?.remove(0);
-    match watch.end(PATIENCE)? {
+    match watch.end(CALL_TIMEOUT)? {
         End::Returned(finish) => {
             let pieces = watch.pieces.iter().map(|piece| serde_json::from_slice(piece));
             Ok((pieces.collect::<Result<_, _>>()?, finish?))
@@ -235,7 +235,7 @@ impl Check {
     fn ends_with_its_return(&self) -> Result<Reply, Breach> {
         let started = Instant::now();
         let mut watch = self.stage.start(vec![Plan::plain(SEED)])?.remove(0);
-        let end = watch.end(PATIENCE)?;
+        let end = watch.end(CALL_TIMEOUT)?;
         let took = started.elapsed();
         let (pieces, ended) = (watch.pieces.clone(), watch.pieces.len());
         thread::sleep(AFTERMATH);
@@ -254,15 +254,15 @@ impl Check {
     }
 
     fn repeats(&self, alone: &Reply) -> Result<(), Breach> {
-        self.reply(Plan::plain(SEED), PATIENCE)?.expect(alone, Breach::NotRepeatable)
+        self.reply(Plan::plain(SEED), CALL_TIMEOUT)?.expect(alone, Breach::NotRepeatable)
     }
 
     /// Checks many concurrent calls with two seeds, so that shared state between calls becomes
     /// visible.
     fn is_not_disturbed(&self, alone: &Reply) -> Result<(), Breach> {
-        let other = self.reply(Plan::plain(SEED + 1), PATIENCE)?;
+        let other = self.reply(Plan::plain(SEED + 1), CALL_TIMEOUT)?;
         let seeds = (0..CROWD as u64).map(|call| Plan::plain(SEED + call % 2)).collect();
-        let replies = self.replies(seeds, PATIENCE)?;
+        let replies = self.replies(seeds, CALL_TIMEOUT)?;
         for pair in replies.chunks(2) {
             for (reply, expected) in pair.iter().zip([alone, &other]) {
                 reply.expect(expected, Breach::Disturbed)?;
@@ -275,7 +275,7 @@ impl Check {
         let plan = Plan { room: Room::OnePiece, ..Plan::plain(SEED) };
         let mut watch = self.stage.start(vec![plan])?.remove(0);
         thread::sleep(AFTERMATH);
-        let finish = match watch.end(PATIENCE)? {
+        let finish = match watch.end(CALL_TIMEOUT)? {
             End::Returned(Ok(finish)) => finish,
             End::Returned(Err(error)) => return Err(Breach::Failed(error.to_string())),
             End::Dropped => return Err(Breach::Panicked),
@@ -288,7 +288,7 @@ impl Check {
     /// Checks a stop. The pieces stay unread, so the call cannot finish before it is stopped.
     fn stops(&self, room: Room) -> Result<(), Breach> {
         let mut watch = self.stage.start(vec![Plan { room, ..Plan::plain(SEED) }])?.remove(0);
-        watch.until_held_back(PATIENCE)?;
+        watch.until_held_back(CALL_TIMEOUT)?;
         watch.stop();
         let returned = match watch.end_unread(STOP_LIMIT) {
             Ok(End::Returned(Err(Error::Stopped(Stop::Cancelled)))) => return Ok(()),
@@ -304,9 +304,9 @@ impl Check {
     fn survives_giving_up(&self, alone: &Reply) -> Result<(), Breach> {
         let room = if alone.pieces.len() > 1 { Room::OnePiece } else { Room::None };
         let mut watch = self.stage.start(vec![Plan { room, ..Plan::plain(SEED) }])?.remove(0);
-        watch.until_held_back(PATIENCE)?;
+        watch.until_held_back(CALL_TIMEOUT)?;
         match self.stage.give_up(&mut watch) {
-            GivenUp::Dropped => drop(watch.end_unread(PATIENCE)?),
+            GivenUp::Dropped => drop(watch.end_unread(CALL_TIMEOUT)?),
             GivenUp::Stopped => {
                 let hangs = |breach| match breach {
                     Breach::Hangs(_) => Breach::MissesStop,
@@ -323,7 +323,7 @@ impl Check {
 
     fn resumes(&self, alone: &Reply, at: usize) -> Result<(), Breach> {
         let resume = Some(alone.pieces[..at].to_vec());
-        self.reply(Plan { resume, ..Plan::plain(SEED) }, PATIENCE)?
+        self.reply(Plan { resume, ..Plan::plain(SEED) }, CALL_TIMEOUT)?
             .expect(alone, |piece| Breach::ResumesWrong { at, piece })
     }
 }

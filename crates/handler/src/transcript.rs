@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 pub(crate) const ROOM_BYTES: usize = 32 << 10;
 
 /// Size of the length field before each encoded piece, in bytes.
-const LENGTH: usize = 4;
+const LENGTH_BYTES: usize = 4;
 
 /// Reason why a call must end before the model has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,7 +133,7 @@ impl State {
         } else if self.closed {
             Admission::Closed
         } else if piece.len() > MAX_PIECE_BYTES
-            || self.encoded.len() + LENGTH + piece.len() > MAX_TRANSCRIPT_BYTES
+            || self.encoded.len() + LENGTH_BYTES + piece.len() > MAX_TRANSCRIPT_BYTES
         {
             Admission::Stopped(Stop::TooLarge)
         } else if self.encoded.len() - self.sent > ROOM_BYTES {
@@ -272,7 +272,7 @@ impl Reader {
     /// Returns the total size of all pieces in bytes, without their length fields.
     pub fn bytes(&self) -> u64 {
         let state = self.0.state.lock();
-        (state.encoded.len() - LENGTH * state.ends.len()) as u64
+        (state.encoded.len() - LENGTH_BYTES * state.ends.len()) as u64
     }
 
     /// Returns the number of leading pieces that came from a resume.

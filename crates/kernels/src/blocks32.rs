@@ -142,8 +142,8 @@ fn counted<S: Simd, V: Values, const M: usize>(
     of_x: [i32; M],
 ) -> [S::Counts; M] {
     const ONES: [i8; LANES] = [1; LANES];
-    let groups = const { at_once(S::HOLDS, V::LARGEST, GROUPS) };
-    let steps = const { at_once(S::HOLDS, V::LARGEST, GROUPS).div_ceil(2) };
+    let groups = const { at_once(S::HOLDS, V::MAX_STORED, GROUPS) };
+    let steps = const { at_once(S::HOLDS, V::MAX_STORED, GROUPS).div_ceil(2) };
     let mut counts = [simd.no_counts(); M];
     for m in 0..M {
         counts[m] = simd.counts(-V::offset::<S>() * of_x[m]);

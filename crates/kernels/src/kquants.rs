@@ -32,7 +32,7 @@ const GROUPS: usize = PART / 4;
 /// Weights of sixteen rows in 256 columns. All methods used in products must be always inlined.
 pub(crate) trait Block: Plain {
     /// Largest stored value, or largest magnitude if they are signed.
-    const LARGEST: i32;
+    const MAX_STORED: i32;
     /// Number of scales in a part.
     const SCALES: usize;
     /// Number of columns summed in each activation sum: those that share one integer factor.
@@ -93,7 +93,7 @@ pub(crate) struct WithLeast<V> {
 /// Storage of unsigned values. All methods that take a `simd` must be always inlined.
 pub(crate) trait Values {
     /// Largest value.
-    const LARGEST: i32;
+    const MAX_STORED: i32;
 
     /// Returns the values of one group of four columns, for both parts of a pair.
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2];
@@ -253,14 +253,14 @@ fn times<S: Simd, const N: usize>(simd: S, x: &[[i8; LANES]; N], sums: &[i16]) -
 
 /// Returns how many groups share a scale and have products that fit a tier's partial sums.
 const fn groups_at_once<S: Simd, B: Block>() -> usize {
-    at_once(S::HOLDS, B::LARGEST, GROUPS / B::SCALES)
+    at_once(S::HOLDS, B::MAX_STORED, GROUPS / B::SCALES)
 }
 
 impl<V: Values> Block for WithLeast<V>
 where
     Self: Plain,
 {
-    const LARGEST: i32 = V::LARGEST;
+    const MAX_STORED: i32 = V::MAX_STORED;
     const SCALES: usize = 1;
 
     #[inline(always)]
@@ -314,7 +314,7 @@ where
 }
 
 impl Values for Halves {
-    const LARGEST: i32 = 15;
+    const MAX_STORED: i32 = 15;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
@@ -334,7 +334,7 @@ impl Values for Halves {
 }
 
 impl Values for Fives {
-    const LARGEST: i32 = 31;
+    const MAX_STORED: i32 = 31;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
@@ -362,7 +362,7 @@ impl<V: Raised> Block for WithOffset<V>
 where
     Self: Plain,
 {
-    const LARGEST: i32 = V::LARGEST;
+    const MAX_STORED: i32 = V::MAX_STORED;
     const SCALES: usize = 2;
 
     #[inline(always)]
@@ -410,7 +410,7 @@ where
 }
 
 impl Values for Quads {
-    const LARGEST: i32 = 63;
+    const MAX_STORED: i32 = 63;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {

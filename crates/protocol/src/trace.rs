@@ -48,7 +48,7 @@ pub struct TraceParent {
 pub struct InvalidTraceParent;
 
 /// Length of version 00 in bytes: `00-` 32 `-` 16 `-` 2.
-const LENGTH: usize = 55;
+const VERSION_00_BYTES: usize = 55;
 
 /// Only flag that this version passes on. The specification requires zero for all others.
 const SAMPLED: u8 = 1;
@@ -92,7 +92,7 @@ impl From<TraceParent> for String {
 }
 
 fn read(text: &[u8]) -> Option<TraceParent> {
-    let (known, rest) = text.split_at_checked(LENGTH)?;
+    let (known, rest) = text.split_at_checked(VERSION_00_BYTES)?;
     let [version] = hex(&known[..2])?;
     let later = version > 0 && matches!(rest, [] | [b'-', ..]);
     let dashes = [2, 35, 52].iter().all(|&at| known[at] == b'-');

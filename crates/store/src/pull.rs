@@ -13,7 +13,7 @@ use crate::fetch::Chunk;
 use part::{Part, is_right};
 
 /// Number of chunks of one file that are requested at once. The store's semaphore bounds the total.
-const AT_ONCE: usize = 64;
+const CONCURRENT_CHUNKS: usize = 64;
 
 /// Number of chunks of an existing file that are verified at once.
 const READ_AT_ONCE: usize = 8;
@@ -73,6 +73,6 @@ async fn one(
             Ok::<(), StoreError>(())
         }
     };
-    stream::iter(chunks).map(bring).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    stream::iter(chunks).map(bring).buffer_unordered(CONCURRENT_CHUNKS).try_collect::<()>().await?;
     part.finish().await
 }

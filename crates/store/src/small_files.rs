@@ -16,7 +16,7 @@ use crate::objects::{Folder, Objects};
 use crate::random::random;
 
 /// Time limit of one operation with all its tries.
-const LIMIT: Duration = Duration::from_secs(5);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Back-off between two tries.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
@@ -146,7 +146,7 @@ impl SmallFiles {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let (limit, mut pauses) = (Instant::now() + LIMIT, BACKOFF.pauses());
+        let (limit, mut pauses) = (Instant::now() + OPERATION_TIMEOUT, BACKOFF.pauses());
         loop {
             let failure = match timeout_at(limit, call()).await {
                 Ok(Ok(done)) => return Ok(done),
@@ -157,7 +157,7 @@ impl SmallFiles {
             let pause = pauses.next(random());
             if Instant::now() + pause >= limit {
                 let object = self.0.address(path);
-                return Err(StoreError::unreachable(object, LIMIT.as_secs(), failure));
+                return Err(StoreError::unreachable(object, OPERATION_TIMEOUT.as_secs(), failure));
             }
             sleep(pause).await;
         }

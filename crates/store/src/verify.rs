@@ -9,7 +9,7 @@ use crate::contents::Contents;
 use crate::error::StoreError;
 use crate::fetch::Chunk;
 
-const AT_ONCE: usize = 64;
+const CONCURRENT_CHUNKS: usize = 64;
 
 /// Reads all chunks, keeps none, and returns the damage, chunk by chunk. `progress` receives the
 /// size of each chunk.
@@ -35,7 +35,7 @@ pub(crate) async fn verify(
         progress(len);
         Ok::<(), StoreError>(())
     };
-    let mut reads = stream::iter(chunks).map(read).buffer_unordered(AT_ONCE);
+    let mut reads = stream::iter(chunks).map(read).buffer_unordered(CONCURRENT_CHUNKS);
     let mut wrong = Vec::new();
     while let Some(read) = reads.next().await {
         match read {

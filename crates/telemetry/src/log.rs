@@ -141,7 +141,7 @@ mod tests {
 
     use super::{LogWriter, MAX_BYTES, MAX_LINES};
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
     /// Output that blocks until its line is read.
     struct Pipe(SyncSender<Vec<u8>>);
@@ -175,7 +175,7 @@ mod tests {
         let lines: Vec<_> = read.iter().take(2 * MAX_LINES - dropped).collect();
         assert_eq!(lines.first().map(Vec::as_slice), Some(&b"0\n"[..]));
         assert_eq!(lines.len(), 2 * MAX_LINES - dropped);
-        assert!(log.flush_within(PATIENCE));
+        assert!(log.flush_within(WRITE_TIMEOUT));
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         let (mut log, read) = pipe();
         log.write_all(b"last words\n").unwrap();
         let reader = std::thread::spawn(move || read.recv().unwrap());
-        assert!(log.flush_within(PATIENCE));
+        assert!(log.flush_within(WRITE_TIMEOUT));
         assert_eq!(reader.join().unwrap(), b"last words\n");
     }
 }

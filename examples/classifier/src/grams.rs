@@ -1,7 +1,7 @@
 //! Text features: counts of short letter n-grams.
 
 /// Maximum n-gram length in characters.
-const LONGEST: usize = 4;
+const MAX_GRAM_CHARS: usize = 4;
 
 /// Converts a text to a vector of `buckets` numbers with Euclidean norm 1: the square roots of the
 /// counts of all n-grams of one to four letters, hashed into buckets. Returns `None` if the text
@@ -14,7 +14,7 @@ pub fn grams(text: &str, buckets: usize) -> Option<Vec<f32>> {
     let text = text.to_lowercase();
     for word in text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()) {
         let letters: Vec<char> = std::iter::once('_').chain(word.chars()).chain(['_']).collect();
-        for long in 1..=LONGEST {
+        for long in 1..=MAX_GRAM_CHARS {
             letters.windows(long).for_each(|run| row[hash(run) as usize % buckets] += 1.0);
         }
     }

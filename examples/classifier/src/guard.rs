@@ -14,7 +14,7 @@ use nsbridge_judged::{Category, Finding, Judge};
 
 use crate::{Config, Network};
 pub use features::features;
-use sentences::{LONGEST, sentences};
+use sentences::{MAX_SENTENCE_CHARS, sentences};
 
 /// Label of sentences that belong to no category.
 const NONE: &str = "none";
@@ -70,7 +70,7 @@ impl Judge for Guard {
 
     fn window(&self) -> usize {
         // The characters beside a sentence decide where it begins and ends.
-        LONGEST + 2
+        MAX_SENTENCE_CHARS + 2
     }
 
     fn find(&self, text: &str, offset: usize) -> Vec<Finding> {

@@ -20,7 +20,7 @@ pub use grams::grams;
 pub use network::Network;
 
 /// Maximum length of a text in bytes. A line or two is enough to identify a language.
-const LONGEST: usize = 16 << 10;
+const MAX_TEXT_BYTES: usize = 16 << 10;
 
 /// Contents of the model's `config.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -94,10 +94,10 @@ fn split(read: Result<Vec<f32>>) -> (Option<Vec<f32>>, Result<()>) {
 impl Identifier {
     /// Converts a text to the network's input: `[buckets]`.
     fn read(&self, text: &str) -> Result<Vec<f32>> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_TEXT_BYTES {
             let bytes = text.len();
             return Err(Error::bad_input(format!(
-                "`text` has {bytes} bytes, and may have {LONGEST}"
+                "`text` has {bytes} bytes, and may have {MAX_TEXT_BYTES}"
             )));
         }
         grams(text, self.config.buckets).ok_or_else(|| {

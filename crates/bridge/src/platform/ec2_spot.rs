@@ -21,7 +21,7 @@ const RESERVE: Duration = Duration::from_secs(10);
 /// Maximum time that a worker goes on after a notice, which comes two minutes ahead. It holds
 /// whatever the notice says: a clock that is behind must not make the worker stay until the machine
 /// is gone.
-const LONGEST: Duration = Duration::from_secs(110);
+const MAX_TIME_AFTER_NOTICE: Duration = Duration::from_secs(110);
 
 /// Time that a worker goes on after a notice whose time cannot be read: two minutes, less up to one
 /// poll that has passed, less the reserve.
@@ -126,7 +126,7 @@ fn time_left(notice: &Action, now: SystemTime) -> Duration {
         return Duration::ZERO;
     }
     let Some(at) = from_rfc3339(&notice.time) else { return UNKNOWN };
-    at.duration_since(now).unwrap_or_default().saturating_sub(RESERVE).min(LONGEST)
+    at.duration_since(now).unwrap_or_default().saturating_sub(RESERVE).min(MAX_TIME_AFTER_NOTICE)
 }
 
 #[cfg(test)]

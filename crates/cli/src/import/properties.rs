@@ -6,7 +6,7 @@
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// Maximum size of a file, in bytes.
-const LARGEST: usize = 1 << 20;
+const MAX_FILE_BYTES: usize = 1 << 20;
 
 /// Property of a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +23,11 @@ pub(super) struct Property {
 ///
 /// Returns an error if the bytes are not text.
 pub(super) fn decode(bytes: &[u8]) -> Result<String> {
-    ensure!(bytes.len() <= LARGEST, "it has {} bytes, more than {LARGEST}", bytes.len());
+    ensure!(
+        bytes.len() <= MAX_FILE_BYTES,
+        "it has {} bytes, more than {MAX_FILE_BYTES}",
+        bytes.len()
+    );
     let is_text = |byte: &u8| *byte >= b' ' || b"\t\n\r\x0c".contains(byte);
     if let Some(at) = bytes.iter().position(|byte| !is_text(byte)) {
         bail!("it is not a text file: byte {at} is {:#04x}", bytes[at]);

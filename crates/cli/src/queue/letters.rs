@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 /// Maximum number of messages inspected in one run.
-const MOST: usize = 1000;
+const MAX_MESSAGES: usize = 1000;
 
 /// Prefetch limit, in messages of up to 8 MiB each.
 const AHEAD: u16 = 8;
@@ -168,7 +168,8 @@ impl Look {
     }
 
     async fn next(&mut self) -> Result<Option<Letter>> {
-        let Some(consumer) = self.consumer.as_mut().filter(|_| self.seen < MOST.min(self.depth))
+        let Some(consumer) =
+            self.consumer.as_mut().filter(|_| self.seen < MAX_MESSAGES.min(self.depth))
         else {
             return Ok(None);
         };

@@ -32,7 +32,7 @@ pub(crate) fn model() -> PathBuf {
 }
 
 /// Time after which a test gives up.
-const LONG: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Log line of a worker that takes requests.
 const READY: &str = "taking requests";
@@ -129,7 +129,7 @@ impl Place {
                     connection.close().await;
                     return depth;
                 }
-                assert!(start.elapsed() < LONG, "{depth:?}");
+                assert!(start.elapsed() < TEST_TIMEOUT, "{depth:?}");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -149,7 +149,7 @@ impl Place {
 pub(crate) fn until(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < LONG, "it does not come");
+        assert!(start.elapsed() < TEST_TIMEOUT, "it does not come");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

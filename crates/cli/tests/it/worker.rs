@@ -114,9 +114,12 @@ fn a_killed_worker_is_replaced_without_a_seam() {
 #[test]
 fn a_worker_killed_while_it_drafts_is_replaced_without_a_seam() {
     // A short reply would end before the signal arrives.
-    const LENGTH: [&str; 2] = ["--regex", "(.|\\n){1500}"];
-    const LONG: [&str; 6] = ["--seed", "7", "--max-tokens", "900", "--json", "Once a bear"];
-    let ask = |place: &Place| Process(place.ask(&LENGTH).args(LONG).spawn().unwrap());
+    const LONG_REPLY_PATTERN: [&str; 2] = ["--regex", "(.|\\n){1500}"];
+    const LONG_REPLY_ARGUMENTS: [&str; 6] =
+        ["--seed", "7", "--max-tokens", "900", "--json", "Once a bear"];
+    let ask = |place: &Place| {
+        Process(place.ask(&LONG_REPLY_PATTERN).args(LONG_REPLY_ARGUMENTS).spawn().unwrap())
+    };
     let place = Place::new();
     let plain = {
         let mut worker = place.worker();

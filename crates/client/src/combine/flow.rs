@@ -25,7 +25,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 
 /// Maximum time limit of a flow: longer ones are shortened, because clocks cannot add them.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+const MAX_TIME_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Steps of one task.
 ///
@@ -89,7 +89,7 @@ impl Flow {
     /// it.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.deadline = Instant::now() + timeout.min(LONGEST);
+        self.deadline = Instant::now() + timeout.min(MAX_TIME_LIMIT);
         self
     }
 

@@ -189,6 +189,7 @@ fn a_reply_frame_holds_the_largest_run_of_pieces() {
     assert_eq!(next(&mut opener, &frame).1, most);
     assert!(sealer.seal_pieces(|out| out.resize(out.len() + (1 << 20), 0)).is_err());
     // The queue accepts the largest frame that can be sealed.
-    let longest = sealer.seal_pieces(|out| out.resize(out.len() + super::LIMIT, 0)).unwrap();
+    let longest =
+        sealer.seal_pieces(|out| out.resize(out.len() + super::MAX_CONTENT_BYTES, 0)).unwrap();
     assert!(longest.len() <= nsbridge_protocol::topology::REPLY_BODY);
 }

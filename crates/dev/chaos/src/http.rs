@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 /// Largest chunk that is read, in bytes.
-const LARGEST: usize = 16 << 20;
+const MAX_CHUNK_BYTES: usize = 16 << 20;
 
 /// Response whose body is read.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Response {
 
     /// Reads a body that is not chunked.
     pub async fn whole(mut self) -> Result<String> {
-        ensure!(!self.chunked && self.length <= LARGEST, "the body has an unexpected form");
+        ensure!(!self.chunked && self.length <= MAX_CHUNK_BYTES, "the body has an unexpected form");
         let mut body = vec![0; self.length];
         self.stream.read_exact(&mut body).await?;
         Ok(String::from_utf8(body)?)
@@ -93,7 +93,7 @@ impl Response {
         ensure!(self.chunked, "the stream is not chunked");
         let size = line(&mut self.stream).await?;
         let size = usize::from_str_radix(&size, 16).context("a chunk has no size")?;
-        ensure!(size <= LARGEST, "a chunk is too large");
+        ensure!(size <= MAX_CHUNK_BYTES, "a chunk is too large");
         let begin = self.rest.len();
         self.rest.resize(begin + size, 0);
         if let Err(error) = self.stream.read_exact(&mut self.rest[begin..]).await {

@@ -8,7 +8,7 @@ use crate::cargo::Cargo;
 use crate::{chaos, machine, output};
 
 /// Duration of the short run in the continuous integration, in seconds.
-pub(crate) const SHORT: u64 = 90;
+pub(crate) const SHORT_RUN_SECONDS: u64 = 90;
 
 /// Selection of attackers.
 #[derive(Clone, Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     #[arg(long = "attacker", value_name = "NAME")]
     attackers: Vec<String>,
     /// Duration of the attack, in seconds.
-    #[arg(long, default_value_t = SHORT)]
+    #[arg(long, default_value_t = SHORT_RUN_SECONDS)]
     seconds: u64,
     /// Seed of the attacks; random and printed if absent.
     #[arg(long)]
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
 
 impl Default for Arguments {
     fn default() -> Self {
-        Self { attackers: Vec::new(), seconds: SHORT, seed: None }
+        Self { attackers: Vec::new(), seconds: SHORT_RUN_SECONDS, seed: None }
     }
 }
 

@@ -1,9 +1,11 @@
-//! First words of doc comments, and words that no text for readers has.
+//! First words of doc comments, words that no text for readers has, and names of constants.
 //!
 //! A doc comment begins with a noun phrase that names the kind of thing, or with a third-person verb.
 //! One that begins with a question word or a pronoun is a riddle where rustdoc shows it: alone.
 //!
 //! Doc comments, documents and log lines name the actor: a worker, a client, a process.
+//!
+//! A constant carries its noun, and its unit if it has one: `MAX_FRAME_BYTES`, not `MOST`.
 
 use std::fs;
 use std::path::Path;
@@ -22,6 +24,13 @@ const NOT_FIRST: [&str; 16] = [
 /// Words that name no actor.
 const NOWHERE: [&str; 4] = ["nobody", "somebody", "whoever", "everybody"];
 
+/// Names of constants that say how much, but not of what.
+const WITHOUT_NOUN: [&str; 20] = [
+    "MOST", "LEAST", "LARGEST", "SMALLEST", "LONGEST", "SHORTEST", "FEWEST", "LARGE", "SMALL",
+    "LONG", "SHORT", "LIMIT", "LENGTH", "SIZE", "AT_ONCE", "PATIENCE", "LOOK", "PAUSE", "LEFT",
+    "STUCK",
+];
+
 /// Beginnings of lines of code with a text for readers: a log line, or the sentence of an error.
 const TEXTS: [&str; 2] = ["tracing::", "#[error("];
 
@@ -31,12 +40,13 @@ const FOLDERS: [&str; 2] = ["crates", "examples"];
 /// Documents, and folders of them.
 const DOCUMENTS: [&str; 5] = ["CHANGELOG.md", "README.md", "deploy", "docs", "python/README.md"];
 
-/// Checks the first words of all doc comments, and the words of comments, documents and log lines.
+/// Checks the first words of all doc comments, the words of comments, documents and log lines, and the
+/// names of constants.
 ///
 /// # Errors
 ///
-/// Returns the lines with another first word than they should have, or with a word that names no
-/// actor, by file and line.
+/// Returns the lines with another first word than they should have, with a word that names no actor,
+/// or with a constant without a noun, by file and line.
 pub(crate) fn check() -> Result<()> {
     let mut found = Found::default();
     for folder in FOLDERS {
@@ -50,7 +60,7 @@ pub(crate) fn check() -> Result<()> {
         };
         walk(&root().join(place), "md", &mut document)?;
     }
-    let Found { comments, wrong, vague } = found;
+    let Found { comments, wrong, vague, constants } = found;
     output::line(&format!(
         "{comments} doc comments, {} with a wrong first word; {documents} documents; {} words that \
          name no actor",
@@ -70,6 +80,11 @@ pub(crate) fn check() -> Result<()> {
         NOWHERE.join(", "),
         vague.join("\n")
     );
+    ensure!(
+        constants.is_empty(),
+        "name what the constant is of, and its unit:\n{}",
+        constants.join("\n")
+    );
     Ok(())
 }
 
@@ -81,6 +96,8 @@ struct Found {
     wrong: Vec<String>,
     /// Lines with a word that names no actor.
     vague: Vec<String>,
+    /// Constants without a noun.
+    constants: Vec<String>,
 }
 
 impl Found {
@@ -103,6 +120,10 @@ impl Found {
             if comment.is_some() || TEXTS.iter().any(|text| line.trim_start().starts_with(text)) {
                 self.read_words(path, number, line);
             }
+            let name = constant(line).filter(|_| !line.contains(": Self ="));
+            if name.is_some_and(|name| WITHOUT_NOUN.contains(&name)) {
+                self.constants.push(format!("{path}:{number}: {}", line.trim()));
+            }
             if let Some((kind, first)) = comment
                 && before != Some(kind)
             {
@@ -121,6 +142,17 @@ fn doc(line: &str) -> Option<(&str, &str)> {
     let (kind, text) = line.split_at_checked(3)?;
     let is_doc = matches!(kind, "///" | "//!") && !text.starts_with('/');
     is_doc.then(|| (kind, text.trim_start()))
+}
+
+/// The name of a constant that a line defines.
+fn constant(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let line = match line.strip_prefix("pub") {
+        Some(rest) => rest.split_once(' ')?.1,
+        None => line,
+    };
+    let name = line.strip_prefix("const ")?.split(':').next()?;
+    Some(name.trim())
 }
 
 fn begins_wrongly(text: &str) -> bool {
@@ -196,6 +228,20 @@ mod tests {
         found.read_document("a.md", "| `of_nobody_else` |\n\nA (nobody) b\n| Everybody |\n");
         assert_eq!(found.vague, ["a.md:3: A (nobody) b", "a.md:4: | Everybody |"]);
         assert_eq!(found.comments, 0);
+    }
+
+    #[test]
+    fn a_constant_without_a_noun_is_found() {
+        let code = "const MOST: usize = 1;\n    pub(crate) const AT_ONCE: u8 = 2;\npub const LIMIT: u8 = 3;\n\
+                    const MAX_FRAME_BYTES: usize = 1;\nconst fn limit() {}\nlet most = MOST;\n";
+        let mut found = Found::default();
+        found.read("a.rs", code);
+        let expected = [
+            "a.rs:1: const MOST: usize = 1;",
+            "a.rs:2: pub(crate) const AT_ONCE: u8 = 2;",
+            "a.rs:3: pub const LIMIT: u8 = 3;",
+        ];
+        assert_eq!(found.constants, expected);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 const UNIT: i128 = 60_000_000_000;
 
 /// Largest capacity of a bucket. All arithmetic stays exact up to it.
-pub(super) const MOST: u64 = 1_000_000_000_000;
+pub(super) const MAX_CAPACITY: u64 = 1_000_000_000_000;
 
 /// Bucket that refills from empty to full in one minute.
 #[derive(Clone, Copy, Debug)]
@@ -21,9 +21,9 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a full bucket. The capacity is brought into the range from 1 to [`MOST`].
+    /// Creates a full bucket. The capacity is brought into the range from 1 to [`MAX_CAPACITY`].
     pub(super) fn new(capacity: u64, now: Instant) -> Self {
-        let capacity = capacity.clamp(1, MOST);
+        let capacity = capacity.clamp(1, MAX_CAPACITY);
         Self { capacity, level: units(capacity), refilled: now }
     }
 
@@ -70,7 +70,7 @@ impl Bucket {
     /// Changes the capacity. The bucket stays as full in proportion, so that the time until it is
     /// full does not change. A preceding [`Self::refill`] would make no difference.
     pub(super) fn resize(&mut self, capacity: u64) {
-        let capacity = capacity.clamp(1, MOST);
+        let capacity = capacity.clamp(1, MAX_CAPACITY);
         if capacity != self.capacity {
             self.level = self.level.saturating_mul(capacity.into()) / i128::from(self.capacity);
             self.capacity = capacity;
@@ -97,7 +97,7 @@ mod tests {
     use proptest::prelude::{any, proptest};
     use tokio::time::Instant;
 
-    use super::{Bucket, MOST};
+    use super::{Bucket, MAX_CAPACITY};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -151,7 +151,7 @@ mod tests {
     proptest! {
         #[test]
         fn after_the_told_time_the_amount_is_there_and_not_before(
-            capacity in 1..=MOST, taken in 0..2 * MOST, share in 0.0..=1.0_f64,
+            capacity in 1..=MAX_CAPACITY, taken in 0..2 * MAX_CAPACITY, share in 0.0..=1.0_f64,
         ) {
             let now = Instant::now();
             let mut bucket = Bucket::new(capacity, now);

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::bucket::{Bucket, MOST};
+use super::bucket::{Bucket, MAX_CAPACITY};
 
 const SHORTEST_RETRY_S: u64 = 1;
 const LONGEST_RETRY_S: u64 = 120;
@@ -42,9 +42,9 @@ impl Limits {
             ("tokens_per_minute", self.tokens_per_minute),
             ("concurrent", self.concurrent),
         ] {
-            if limit.is_some_and(|limit| limit == 0 || limit > MOST) {
+            if limit.is_some_and(|limit| limit == 0 || limit > MAX_CAPACITY) {
                 return Err(format!(
-                    "`limits.{field}` must be 1 to {MOST}, or absent for no limit"
+                    "`limits.{field}` must be 1 to {MAX_CAPACITY}, or absent for no limit"
                 ));
             }
         }

@@ -7,7 +7,7 @@ use nsbridge_client::Tenant;
 use nsbridge_protocol::Uuid;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Archive, File, MOST};
+use super::{Archive, File, MAX_FILES_PER_TENANT};
 use crate::error::{ApiError, Result};
 use crate::store::{CHUNK, Kind, Store, Unstored};
 
@@ -170,8 +170,9 @@ impl Archive {
     /// Returns the bytes that a tenant may still store.
     pub(crate) fn room(&self, tenant: &Tenant) -> Result<u64> {
         let files = self.files(tenant);
-        if files.len() >= MOST {
-            let message = format!("this tenant has {MOST} files, which are the most");
+        if files.len() >= MAX_FILES_PER_TENANT {
+            let message =
+                format!("this tenant has {MAX_FILES_PER_TENANT} files, which are the most");
             return Err(ApiError::bad_request(message).coded("too_many_files"));
         }
         let used: u64 = files.iter().map(|(_, file)| file.bytes).sum();

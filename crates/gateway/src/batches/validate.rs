@@ -43,8 +43,8 @@ struct Written<'a> {
 /// Returns the text of a field; an empty one if it is no text, or longer than any that is valid.
 fn short_text(field: &RawValue) -> String {
     /// Bytes of the longest `custom_id` with each character written as two escapes.
-    const MOST: usize = 12 * LONGEST_ID + 2;
-    let field = Some(field.get()).filter(|field| field.len() <= MOST);
+    const MAX_ESCAPED_ID_BYTES: usize = 12 * LONGEST_ID + 2;
+    let field = Some(field.get()).filter(|field| field.len() <= MAX_ESCAPED_ID_BYTES);
     field.and_then(|field| serde_json::from_str(field).ok()).unwrap_or_default()
 }
 

@@ -15,7 +15,7 @@ use super::sink::Sink;
 pub(super) const DEEPEST: usize = 128;
 
 /// Maximum size of a call's JSON, in bytes.
-pub(super) const LONGEST: usize = 1 << 20;
+pub(super) const MAX_CALL_BYTES: usize = 1 << 20;
 
 /// Consequence of a character for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ struct Room(usize);
 
 impl Room {
     fn new() -> Self {
-        Self(LONGEST)
+        Self(MAX_CALL_BYTES)
     }
 
     /// Takes the bytes of a character. Returns false if there is no room for them.

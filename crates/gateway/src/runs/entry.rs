@@ -51,7 +51,7 @@ pub(crate) struct Entry {
 const MOST_OF_TENANT: usize = 128 << 20;
 
 /// Bytes of new requests after which the size is looked at before the next sweep.
-const LOOK: usize = 64 << 20;
+const SWEEP_BYTES: usize = 64 << 20;
 
 /// Maximum number of hashes of refused requests.
 const MOST_REFUSED: usize = 10_000;
@@ -70,7 +70,7 @@ impl Known {
 
     /// Returns true if many bytes were added since the last sweep.
     pub(super) fn is_due(&self) -> bool {
-        self.added >= LOOK
+        self.added >= SWEEP_BYTES
     }
 
     fn give_back(&mut self, entry: &Entry) {

@@ -19,7 +19,7 @@ use tokio_rustls::server::TlsStream;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const MOST_HANDSHAKES: usize = 1024;
 /// Pause after an error of the listening socket, such as too many open files.
-const PAUSE: Duration = Duration::from_secs(1);
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 /// Listener that yields connections whose TLS handshake is done.
 ///
@@ -100,7 +100,7 @@ impl TlsListener {
         );
         if !of_connection {
             tracing::warn!(%error, "cannot accept connections, retrying in 1 s");
-            self.resume = Some(Instant::now() + PAUSE);
+            self.resume = Some(Instant::now() + ERROR_PAUSE);
         }
     }
 }

@@ -118,14 +118,14 @@ async fn echo(stream: &mut TlsStream<TcpStream>) -> String {
     String::from_utf8(read.to_vec()).unwrap()
 }
 
-const LONG: Duration = Duration::from_secs(600);
-const SHORT: Duration = Duration::from_millis(100);
+const LONG_TIMEOUT: Duration = Duration::from_secs(600);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 
 #[tokio::test]
 async fn a_client_that_trusts_the_certificate_speaks_through_tls() {
     let (stage, der) = Stage::new();
-    let (address, _server) = serve(&stage.open(), LONG, 8).await;
+    let (address, _server) = serve(&stage.open(), LONG_TIMEOUT, 8).await;
     let mut stream = connect(address, &der, BOTH, &[]).await.unwrap();
     assert_eq!(echo(&mut stream).await, "bear");
     assert_eq!(stream.get_ref().1.protocol_version(), Some(ProtocolVersion::TLSv1_3));
@@ -138,7 +138,7 @@ async fn a_client_that_trusts_the_certificate_speaks_through_tls() {
 #[tokio::test]
 async fn http_2_is_preferred_and_http_1_is_offered() {
     let (stage, der) = Stage::new();
-    let (address, _server) = serve(&stage.open(), LONG, 8).await;
+    let (address, _server) = serve(&stage.open(), LONG_TIMEOUT, 8).await;
     for (offered, chosen) in
         [(&["http/1.1", "h2"][..], Some("h2")), (&["http/1.1"], Some("http/1.1")), (&[], None)]
     {
@@ -153,7 +153,7 @@ async fn http_2_is_preferred_and_http_1_is_offered() {
 async fn a_new_pair_is_used_for_new_connections_only() {
     let (stage, old) = Stage::new();
     let certificates = stage.open();
-    let (address, _server) = serve(&certificates, LONG, 8).await;
+    let (address, _server) = serve(&certificates, LONG_TIMEOUT, 8).await;
     let mut before = connect(address, &old, BOTH, &[]).await.unwrap();
     let new = stage.replace();
     assert_eq!(certificates.reload_if_changed().unwrap(), Reload::Taken);
@@ -167,7 +167,7 @@ async fn a_new_pair_is_used_for_new_connections_only() {
 async fn a_broken_pair_leaves_the_old_one_and_is_told_once() {
     let (stage, old) = Stage::new();
     let certificates = stage.open();
-    let (address, _server) = serve(&certificates, LONG, 8).await;
+    let (address, _server) = serve(&certificates, LONG_TIMEOUT, 8).await;
     let (certificate, key, new) = self_signed();
     write(&stage.certificate, &certificate);
     let error = certificates.reload_if_changed().unwrap_err().to_string();
@@ -182,7 +182,7 @@ async fn a_broken_pair_leaves_the_old_one_and_is_told_once() {
 #[tokio::test]
 async fn a_slow_client_holds_up_no_other() {
     let (stage, der) = Stage::new();
-    let (address, _server) = serve(&stage.open(), LONG, 8).await;
+    let (address, _server) = serve(&stage.open(), LONG_TIMEOUT, 8).await;
     let _silent = TcpStream::connect(address).await.unwrap();
     let mut slow = TcpStream::connect(address).await.unwrap();
     slow.write_all(&[0x16]).await.unwrap();
@@ -195,7 +195,7 @@ async fn begun(stage: &Stage, der: &CertificateDer<'static>, address: SocketAddr
     let mut slow = TcpStream::connect(address).await.unwrap();
     slow.write_all(&[0x16]).await.unwrap();
     // The tasks of the server are run many times meanwhile.
-    let (free, _other) = serve(&stage.open(), LONG, 1).await;
+    let (free, _other) = serve(&stage.open(), LONG_TIMEOUT, 1).await;
     for _ in 0..20 {
         connect(free, der, BOTH, &[]).await.unwrap();
     }
@@ -206,7 +206,7 @@ async fn begun(stage: &Stage, der: &CertificateDer<'static>, address: SocketAddr
 async fn a_handshake_that_takes_too_long_is_ended_and_makes_room() {
     let (stage, der) = Stage::new();
     // Long enough for the handshake of the second client on a busy machine.
-    let (address, _server) = serve(&stage.open(), 10 * SHORT, 1).await;
+    let (address, _server) = serve(&stage.open(), 10 * SHORT_TIMEOUT, 1).await;
     let mut slow = begun(&stage, &der, address).await;
     let mut stream = connect(address, &der, BOTH, &[]).await.unwrap();
     assert_eq!(echo(&mut stream).await, "bear");
@@ -217,11 +217,11 @@ async fn a_handshake_that_takes_too_long_is_ended_and_makes_room() {
 #[tokio::test]
 async fn a_client_beyond_the_maximum_of_handshakes_waits() {
     let (stage, der) = Stage::new();
-    let (address, _server) = serve(&stage.open(), LONG, 1).await;
+    let (address, _server) = serve(&stage.open(), LONG_TIMEOUT, 1).await;
     let slow = begun(&stage, &der, address).await;
     let mut waiting = Box::pin(connect(address, &der, BOTH, &[]));
     // Many handshakes with a server that has room end meanwhile.
-    let (free, _other) = serve(&stage.open(), LONG, 1).await;
+    let (free, _other) = serve(&stage.open(), LONG_TIMEOUT, 1).await;
     let others = async {
         for _ in 0..20 {
             connect(free, &der, BOTH, &[]).await.unwrap();
@@ -239,7 +239,7 @@ async fn a_client_beyond_the_maximum_of_handshakes_waits() {
 #[tokio::test]
 async fn a_client_without_tls_is_refused_and_the_next_one_served() {
     let (stage, der) = Stage::new();
-    let (address, _server) = serve(&stage.open(), LONG, 1).await;
+    let (address, _server) = serve(&stage.open(), LONG_TIMEOUT, 1).await;
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
@@ -311,7 +311,7 @@ fn no_error_and_no_debug_output_shows_a_key() {
 #[tokio::test]
 async fn m2_silent_clients_make_room_for_one_that_speaks() {
     let (stage, der) = Stage::new();
-    let (address, _server) = serve(&stage.open(), LONG, 4).await;
+    let (address, _server) = serve(&stage.open(), LONG_TIMEOUT, 4).await;
     let mut silent = Vec::new();
     for _ in 0..64 {
         silent.push(TcpStream::connect(address).await.unwrap());

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::handler::{runs, said};
-use crate::place::{Connection, LONG, Place, logged, request, secret, within};
+use crate::place::{Connection, Place, TEST_TIMEOUT, logged, request, secret, within};
 
 const PATH: &str = "/v1/completions";
 
@@ -115,9 +115,9 @@ async fn a_client_that_reads_nothing_is_closed_and_its_reply_ends() {
     let mut silent = Connection::narrow(&place).await;
     let body = ask(prompt, 100_000).to_string();
     silent.send(&request("POST", PATH, &place.key, &body, &[])).await;
-    within(LONG, "it does not start", || !runs(prompt).is_empty()).await;
+    within(TEST_TIMEOUT, "it does not start", || !runs(prompt).is_empty()).await;
     let ended = || runs(prompt).iter().all(|run| run.ended);
-    within(LONG, "the reply goes on", ended).await;
+    within(TEST_TIMEOUT, "the reply goes on", ended).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,7 +182,7 @@ async fn until_read(place: &Place, connection: &Connection) {
             fields.next() == Some("01") && fields.next().is_some_and(|it| it.ends_with(":00000000"))
         })
     };
-    within(LONG, "the server does not read", is_read).await;
+    within(TEST_TIMEOUT, "the server does not read", is_read).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,7 +199,7 @@ async fn a_drain_refuses_requests_and_ends_streams_whole() {
     }
     place.drain.cancel();
     let refuses = || std::net::TcpStream::connect(place.address).is_err();
-    within(LONG, "the drain does not begin", refuses).await;
+    within(TEST_TIMEOUT, "the drain does not begin", refuses).await;
     let body = ask("1 too late", 1).to_string();
     let (key, length) = (&place.key, body.len());
     late.send(&format!("authorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n{body}"))
@@ -282,7 +282,7 @@ async fn ping_without_end(place: &Place) {
 async fn connections_that_only_answer_pings_leave_their_places() {
     let place = Place::with(&format!("{STRICT}\nmax_connections = 2"), Limits::default()).await;
     let both = async { tokio::join!(ping_without_end(&place), ping_without_end(&place)) };
-    timeout(LONG, both).await.expect("the server closes the connections");
+    timeout(TEST_TIMEOUT, both).await.expect("the server closes the connections");
     assert_eq!(place.get("/livez").await.status, 200);
 }
 

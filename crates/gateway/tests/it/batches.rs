@@ -10,7 +10,7 @@ use crate::handler::{runs, said};
 use crate::metrics::{FIRST_CHUNKS, reaches};
 use crate::place::{Answer, Place, request, within};
 
-const LONG: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends a file under a key.
 async fn upload(place: &Place, key: &str, content: &str) -> Answer {
@@ -50,7 +50,7 @@ pub(crate) async fn until(place: &Place, path: &str, status: &str) -> Value {
         if batch["status"] == status {
             return batch;
         }
-        assert!(started.elapsed() < LONG, "{batch}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "{batch}");
         sleep(Duration::from_millis(10)).await;
     }
 }
@@ -59,7 +59,7 @@ pub(crate) async fn until(place: &Place, path: &str, status: &str) -> Value {
 async fn until_completed(place: &Place, path: &str, lines: u64) {
     let started = Instant::now();
     while place.get(path).await.json()["request_counts"]["completed"] != lines {
-        assert!(started.elapsed() < LONG);
+        assert!(started.elapsed() < TEST_TIMEOUT);
         sleep(Duration::from_millis(10)).await;
     }
 }
@@ -83,7 +83,7 @@ async fn lines_that_are_done_do_not_run_again_after_a_restart_and_others_continu
     let content: String = prompts.iter().map(|prompt| line(prompt, "words", prompt, 30)).collect();
     let path = create(&place, &place.key, &content, "24h").await;
     // Two lines at a time: a ends, b runs, c ends, d runs.
-    within(LONG, "the last line does not start", || !runs(prompts[3]).is_empty()).await;
+    within(TEST_TIMEOUT, "the last line does not start", || !runs(prompts[3]).is_empty()).await;
     until_completed(&place, &path, 2).await;
     // The last line has a piece, which the gateway keeps.
     reaches(&place, FIRST_CHUNKS, 4.0).await;
@@ -153,7 +153,7 @@ async fn a_canceled_batch_keeps_what_is_done_and_stops_what_runs() {
     let [quick, slow] = ["1 quick of a canceled batch", "50 slow of a canceled batch"];
     let content = line("a", "words", quick, 3) + &line("b", "words", slow, 400);
     let path = create(&place, &place.key, &content, "24h").await;
-    within(LONG, "the slow line does not start", || !runs(slow).is_empty()).await;
+    within(TEST_TIMEOUT, "the slow line does not start", || !runs(slow).is_empty()).await;
     until_completed(&place, &path, 1).await;
     let answer = place.post(&format!("{path}/cancel"), &json!({}), &[]).await.json();
     assert!(answer["status"] == "cancelling" || answer["status"] == "cancelled", "{answer}");
@@ -161,7 +161,7 @@ async fn a_canceled_batch_keeps_what_is_done_and_stops_what_runs() {
     assert_eq!(read(&place, &batch["output_file_id"]).await.len(), 1);
     let errors = read(&place, &batch["error_file_id"]).await;
     assert_eq!(errors[0].1["error"]["code"], "batch_cancelled");
-    within(LONG, "the slow line goes on", || runs(slow)[0].ended).await;
+    within(TEST_TIMEOUT, "the slow line goes on", || runs(slow)[0].ended).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -201,7 +201,7 @@ async fn lines_have_limits_of_their_own_and_wait_instead_of_failing() {
     let place = Place::stored("lines = 2", limits).await;
     let content = line("a", "words", "40 limited a", 20) + &line("b", "words", "1 limited b", 3);
     let path = create(&place, &place.other, &content, "24h").await;
-    within(LONG, "no line starts", || !runs("40 limited a").is_empty()).await;
+    within(TEST_TIMEOUT, "no line starts", || !runs("40 limited a").is_empty()).await;
     // The key's other requests do not wait for its batch.
     let asked = json!({ "model": "words", "prompt": "1 beside", "max_tokens": 3, "seed": 7 });
     let beside = place.post_as(&place.other, "/v1/completions", &asked).await;
@@ -212,7 +212,7 @@ async fn lines_have_limits_of_their_own_and_wait_instead_of_failing() {
         if batch["status"] == "completed" {
             break batch;
         }
-        assert!(started.elapsed() < LONG, "{batch}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "{batch}");
         sleep(Duration::from_millis(20)).await;
     };
     assert_eq!(batch["request_counts"], json!({ "total": 2, "completed": 2, "failed": 0 }));
@@ -293,7 +293,7 @@ async fn the_batches_of_one_tenant_do_not_hold_up_those_of_another() {
     let began = Instant::now();
     let path = create(&place, &place.other, &line("quick", "words", "1 turn", 1), "24h").await;
     while place.get_as(&place.other, &path).await.json()["status"] != "completed" {
-        assert!(began.elapsed() < LONG, "it does not end");
+        assert!(began.elapsed() < TEST_TIMEOUT, "it does not end");
         sleep(Duration::from_millis(20)).await;
     }
     assert!(runs("300 turn 29").is_empty(), "it has waited for the other tenant's lines");

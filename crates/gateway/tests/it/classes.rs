@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::place::{Place, request};
 
-const LONG: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns the numbers of interactive and of bulk requests that wait for the model `absent`.
 async fn waiting(connection: &dyn Connection) -> [u32; 2] {
@@ -38,7 +38,7 @@ async fn check(
         if found == expected {
             return;
         }
-        assert!(started.elapsed() < LONG, "{path} {body}: {found:?}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "{path} {body}: {found:?}");
         sleep(Duration::from_millis(5)).await;
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::batches::until;
 use crate::handler::runs;
-use crate::place::{LONG, Place, within};
+use crate::place::{Place, TEST_TIMEOUT, within};
 
 const PATH: &str = "/v1/responses";
 
@@ -22,7 +22,7 @@ async fn in_background(place: &Place, prompt: &str) -> String {
 /// Returns the paths of a canceled and of a refused response, and their objects.
 async fn ended(place: &Place, canceled: &str) -> [(String, Value); 2] {
     let stopped = in_background(place, canceled).await;
-    within(LONG, "the run to begin", || !runs(canceled).is_empty()).await;
+    within(TEST_TIMEOUT, "the run to begin", || !runs(canceled).is_empty()).await;
     let cancel = place.post(&format!("{stopped}/cancel"), &json!({}), &[]).await;
     assert_eq!(cancel.status, 200, "{}", cancel.body);
     let refused = in_background(place, REFUSED).await;

@@ -9,7 +9,7 @@ use nsbridge_handler::{
 };
 
 /// Number of large pieces that a prompt with the word `large` gets, and the size of each.
-const LARGE: (usize, usize) = (200, 32 << 10);
+const LARGE_PIECES: (usize, usize) = (200, 32 << 10);
 
 /// Handler of prompts such as `20 a text of the test`: the first word is the time of a piece in ms.
 /// Each character of a prompt is a token. The reply to a prompt with the word `refused` is cut off.
@@ -43,8 +43,8 @@ impl Handler for Words {
         let pieces = input.max_tokens.unwrap_or(16) as usize;
         let large = prompt.contains("large");
         for index in resumed..pieces {
-            if large && index < LARGE.0 {
-                job.emit(TextPiece::new(0, "x".repeat(LARGE.1)))?;
+            if large && index < LARGE_PIECES.0 {
+                job.emit(TextPiece::new(0, "x".repeat(LARGE_PIECES.1)))?;
                 continue;
             }
             std::thread::sleep(pace);

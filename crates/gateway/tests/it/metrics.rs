@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::place::{LONG, Place, logged, within};
+use crate::place::{Place, TEST_TIMEOUT, logged, within};
 
 /// Returns the value of a series.
 #[track_caller]
@@ -114,7 +114,7 @@ async fn a_stream_that_fails_is_counted_by_its_code_and_logged_with_model_and_ke
     let is_end = |line: &str| {
         line.contains("a reply ended") && line.contains(key) && line.contains("invalid_request")
     };
-    within(LONG, "it is not logged", || logged().lines().any(is_end)).await;
+    within(TEST_TIMEOUT, "it is not logged", || logged().lines().any(is_end)).await;
     let log = logged();
     let line = log.lines().find(|line| is_end(line));
     assert!(line.is_some_and(|line| line.contains("model=test-")), "{line:?}");

@@ -27,7 +27,7 @@ use crate::handler::Words;
 use crate::judge::Judge;
 
 /// Time after which a test gives up.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Running gateway whose model is `words`.
 pub(crate) struct Place {
@@ -229,7 +229,7 @@ impl Place {
             // The store is free when the last reply of the first gateway has ended.
             match Gateway::on(config, self.ground.broker.clone(), keys).await {
                 Ok(gateway) => break gateway,
-                Err(error) => assert!(started.elapsed() < LONG, "{error}"),
+                Err(error) => assert!(started.elapsed() < TEST_TIMEOUT, "{error}"),
             }
             sleep(Duration::from_millis(10)).await;
         };
@@ -357,7 +357,7 @@ impl Connection {
                 assert!(read > 0, "ended without {text}");
             }
         };
-        timeout(LONG, read).await.unwrap();
+        timeout(TEST_TIMEOUT, read).await.unwrap();
     }
 
     /// Returns what has arrived so far. A last chunk that is incomplete is left out.
@@ -368,7 +368,7 @@ impl Connection {
     /// Reads to the end of the connection, which must not be reset.
     pub(crate) async fn end(mut self) -> Answer {
         let read = async { while self.stream.read_buf(&mut self.received).await.unwrap() > 0 {} };
-        timeout(LONG, read).await.expect("the server closes the connection");
+        timeout(TEST_TIMEOUT, read).await.expect("the server closes the connection");
         Answer::parse(&self.received)
     }
 
@@ -377,7 +377,7 @@ impl Connection {
         // The connection is reset if the server has not read all.
         let read =
             async { while self.stream.read_buf(&mut self.received).await.is_ok_and(|n| n > 0) {} };
-        timeout(LONG, read).await.expect("the server closes the connection");
+        timeout(TEST_TIMEOUT, read).await.expect("the server closes the connection");
         Answer::parse(&self.received)
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::handler::{runs, said};
 use crate::place::{Place, logged, request, secret, within};
 
-const LONG: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const PATH: &str = "/v1/completions";
 
 fn ask(prompt: &str, pieces: u32) -> Value {
@@ -157,7 +157,7 @@ async fn a_client_that_leaves_the_proxy_cancels_its_request() {
     let mut client = proxy.open(PATH, &ask(prompt, 1000), &[]).await;
     client.until("\"finish_reason\":null").await;
     drop(client);
-    within(LONG, "the run goes on", || runs(prompt).iter().all(|run| run.ended)).await;
+    within(TEST_TIMEOUT, "the run goes on", || runs(prompt).iter().all(|run| run.ended)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -172,7 +172,7 @@ async fn the_limits_of_the_key_hold_for_sealed_requests() {
     drop(first);
     let started = std::time::Instant::now();
     while proxy.post(PATH, &ask("1 third of the key", 1), &[]).await.status == 503 {
-        assert!(started.elapsed() < LONG, "a request that was canceled still counts");
+        assert!(started.elapsed() < TEST_TIMEOUT, "a request that was canceled still counts");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::handler::{runs, said};
 use crate::metrics::{FIRST_CHUNKS, reaches};
-use crate::place::{LONG, Place, request, within};
+use crate::place::{Place, TEST_TIMEOUT, request, within};
 
 const PATH: &str = "/v1/completions";
 
@@ -19,12 +19,12 @@ fn ask(prompt: &str, pieces: u32, stream: bool) -> Value {
 }
 
 async fn started(prompt: &str) {
-    within(LONG, "the reply does not start", || !runs(prompt).is_empty()).await;
+    within(TEST_TIMEOUT, "the reply does not start", || !runs(prompt).is_empty()).await;
 }
 
 async fn ended(prompt: &str) {
     let ended = || runs(prompt).iter().all(|run| run.ended);
-    within(LONG, "the reply does not end", ended).await;
+    within(TEST_TIMEOUT, "the reply does not end", ended).await;
 }
 
 /// Polls a response until it has ended at its limit of tokens.
@@ -35,7 +35,7 @@ async fn until_incomplete(place: &Place, path: &str) -> Value {
         if shown["status"] == "incomplete" {
             return shown;
         }
-        assert!(started.elapsed() < LONG, "it does not end: {shown}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "it does not end: {shown}");
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -127,7 +127,8 @@ async fn a_response_in_the_background_goes_on_without_its_client() {
     // It is in progress from its first piece on.
     assert!(made["status"] == "queued" || made["status"] == "in_progress", "{made}");
     let path = format!("/v1/responses/{}", made["id"].as_str().unwrap());
-    within(LONG, "it does not end", || runs(prompt).first().is_some_and(|run| run.ended)).await;
+    within(TEST_TIMEOUT, "it does not end", || runs(prompt).first().is_some_and(|run| run.ended))
+        .await;
     // The worker has ended the run before its last frame reaches the gateway.
     let shown = until_incomplete(&place, &path).await;
     assert_eq!(shown["usage"]["output_tokens"], 40);

@@ -88,14 +88,14 @@ impl Module {
 /// The function is one of a loaded module.
 unsafe fn allow_shared_memory(function: CUfunction) -> Result<(), DriverError> {
     use CUfunction_attribute::{
-        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST,
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MAX_DYNAMIC_BYTES,
         CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
     };
     let mut own = 0;
     // SAFETY: the caller vouches for the function, and the number can be written.
     unsafe {
         cuFuncGetAttribute(&raw mut own, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function).result()?;
-        cuFuncSetAttribute(function, MOST, STAGES_BYTES as i32 - own).result()
+        cuFuncSetAttribute(function, MAX_DYNAMIC_BYTES, STAGES_BYTES as i32 - own).result()
     }
 }
 

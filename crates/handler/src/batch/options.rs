@@ -12,14 +12,14 @@ use super::BatchLimits;
 use crate::{Error, Result};
 
 /// Option names. Names and meanings are those of TorchServe and DJLServing.
-const SIZE: &str = "batch_size";
+const BATCH_SIZE: &str = "batch_size";
 const DELAY: &str = "max_batch_delay";
 
 /// Maximum batch size, in inputs. The worker prefetches two batches, and the AMQP prefetch count
 /// has 16 bits.
-const MOST: usize = 1 << 14;
+const MAX_BATCH_SIZE: usize = 1 << 14;
 /// Maximum delay in milliseconds: one hour.
-const LONGEST: f64 = 3_600_000.0;
+const MAX_DELAY_MS: f64 = 3_600_000.0;
 
 /// `[handler]` table of a [`Batched`](super::Batched): these two options, and the model's own
 /// options in the same table.
@@ -53,14 +53,14 @@ impl<O> BatchOptions<O> {
     /// Returns an error that names the option that is out of range.
     pub(super) fn check(&self) -> Result<()> {
         let Self { batch_size, max_batch_delay, .. } = self;
-        if let Some(size) = batch_size.filter(|size| !(1..=MOST).contains(size)) {
+        if let Some(size) = batch_size.filter(|size| !(1..=MAX_BATCH_SIZE).contains(size)) {
             return Err(Error::fatal(format!(
-                "the option {SIZE} is {size}, and must be from 1 to {MOST}"
+                "the option {BATCH_SIZE} is {size}, and must be from 1 to {MAX_BATCH_SIZE}"
             )));
         }
-        if let Some(delay) = max_batch_delay.filter(|delay| !(0.0..=LONGEST).contains(delay)) {
+        if let Some(delay) = max_batch_delay.filter(|delay| !(0.0..=MAX_DELAY_MS).contains(delay)) {
             return Err(Error::fatal(format!(
-                "the option {DELAY} is {delay}, and must be from 0 to {LONGEST} milliseconds"
+                "the option {DELAY} is {delay}, and must be from 0 to {MAX_DELAY_MS} milliseconds"
             )));
         }
         Ok(())
@@ -82,8 +82,10 @@ impl Asked {
     /// Returns an error if the model's own batch size is out of range.
     pub(super) fn over(self, model: BatchLimits) -> Result<BatchLimits> {
         let batch_size = self.batch_size.unwrap_or(model.batch_size);
-        if !(1..=MOST).contains(&batch_size) {
-            let why = format!("the model's own limit {SIZE} is {batch_size}, not from 1 to {MOST}");
+        if !(1..=MAX_BATCH_SIZE).contains(&batch_size) {
+            let why = format!(
+                "the model's own limit {BATCH_SIZE} is {batch_size}, not from 1 to {MAX_BATCH_SIZE}"
+            );
             return Err(Error::fatal(why));
         }
         let max_batch_delay = self.max_batch_delay.unwrap_or(model.max_batch_delay);
@@ -132,7 +134,7 @@ impl<'de, M: MapAccess<'de>> Others<'_, M> {
     fn name(&mut self) -> Result<Option<String>, M::Error> {
         while let Some(name) = self.map.next_key::<String>()? {
             match name.as_str() {
-                SIZE => self.ours.batch_size = Some(self.value(SIZE)?),
+                BATCH_SIZE => self.ours.batch_size = Some(self.value(BATCH_SIZE)?),
                 DELAY => self.ours.max_batch_delay = Some(self.value(DELAY)?),
                 _ => return Ok(Some(name)),
             }
@@ -156,7 +158,9 @@ impl<'de, M: MapAccess<'de>> MapAccess<'de> for Others<'_, M> {
         let key = seed.deserialize(StringDeserializer::<M::Error>::new(name));
         // The error of the model's options lists only their own names.
         let more = |error| {
-            M::Error::custom(format!("{error}; each handler that batches has `{SIZE}`, `{DELAY}`"))
+            M::Error::custom(format!(
+                "{error}; each handler that batches has `{BATCH_SIZE}`, `{DELAY}`"
+            ))
         };
         key.map(Some).map_err(more)
     }
@@ -174,7 +178,7 @@ impl<'de, M: MapAccess<'de>> Rest<'_, M> {
     fn is_empty(&mut self) -> Result<(), M::Error> {
         let Some(name) = self.0.name()? else { return Ok(()) };
         let _: IgnoredAny = self.0.map.next_value()?;
-        Err(M::Error::unknown_field(&name, &[SIZE, DELAY]))
+        Err(M::Error::unknown_field(&name, &[BATCH_SIZE, DELAY]))
     }
 }
 

@@ -11,7 +11,7 @@ use nsbridge_handler::{
 use nsbridge_protocol::Pieces;
 use tokio::task::LocalSet;
 
-use probe::{Ask, LONG, Load, Probe, Script, Stage};
+use probe::{Ask, LONG_DELAY_MS, Load, Probe, Script, Stage};
 
 /// Runs a test on a thread where calls are interleaved, as in the worker.
 fn on_stage(test: impl Future<Output = ()>) {
@@ -54,7 +54,7 @@ fn what_comes_while_a_batch_runs_is_the_next_batches() {
 #[test]
 fn a_full_batch_does_not_wait() {
     on_stage(async {
-        let stage = Stage::new(2, LONG).await;
+        let stage = Stage::new(2, LONG_DELAY_MS).await;
         let calls = [stage.call(Ask::Double(1)).await, stage.call(Ask::Double(2)).await];
         for call in calls {
             call.end().await.unwrap();
@@ -124,7 +124,7 @@ fn a_stop_while_a_batch_runs_ends_that_call_alone_and_at_once() {
 #[test]
 fn a_bad_input_fails_alone() {
     on_stage(async {
-        let stage = Stage::new(3, LONG).await;
+        let stage = Stage::new(3, LONG_DELAY_MS).await;
         let good = stage.call(Ask::Double(1)).await;
         let bad = stage.call(Ask::Bad).await;
         let last = stage.call(Ask::Double(2)).await;
@@ -140,7 +140,7 @@ fn a_bad_input_fails_alone() {
 #[test]
 fn when_a_whole_batch_fails_each_of_its_inputs_is_run_alone() {
     on_stage(async {
-        let stage = Stage::new(3, LONG).await;
+        let stage = Stage::new(3, LONG_DELAY_MS).await;
         let good = stage.call(Ask::Double(1)).await;
         let spoils = stage.call(Ask::Spoils).await;
         let last = stage.call(Ask::Double(2)).await;
@@ -155,7 +155,7 @@ fn when_a_whole_batch_fails_each_of_its_inputs_is_run_alone() {
 #[test]
 fn an_input_that_nobody_waits_for_any_more_is_not_run_alone() {
     on_stage(async {
-        let stage = Stage::new(3, LONG).await;
+        let stage = Stage::new(3, LONG_DELAY_MS).await;
         let spoils = stage.call(Ask::HoldsAndSpoils).await;
         let stopped = stage.call(Ask::Double(1)).await;
         let good = stage.call(Ask::Double(2)).await;
@@ -223,7 +223,7 @@ fn a_model_that_says_it_is_broken_is_not_run_again() {
 #[test]
 fn a_handler_that_is_dropped_ends_its_thread() {
     on_stage(async {
-        let idle = Stage::new(2, LONG).await;
+        let idle = Stage::new(2, LONG_DELAY_MS).await;
         let Stage { handler, script } = idle;
         drop(handler);
         script.gone().await;

@@ -34,9 +34,9 @@ type Form = fn(&[char], &mut dyn FnMut(std::ops::Range<usize>, f32));
 
 /// Rules for forms, with the name of the category and the maximum length of a finding.
 const FORMS: [(&str, Form, usize); 3] = [
-    ("payment_card", cards::find, cards::LONGEST),
-    ("telephone_number", telephones::find, telephones::LONGEST),
-    ("email_address", emails::find, emails::LONGEST),
+    ("payment_card", cards::find, cards::MAX_NUMBER_CHARS),
+    ("telephone_number", telephones::find, telephones::MAX_NUMBER_CHARS),
+    ("email_address", emails::find, emails::MAX_ADDRESS_CHARS),
 ];
 
 /// Fields of [`Rules`] in the table `[judge]`.

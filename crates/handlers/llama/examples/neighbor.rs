@@ -15,7 +15,7 @@ use nsbridge_llama::{Llama, Options};
 use serde_json::{Value, json};
 
 const ROUNDS: usize = 40;
-const PAUSE: Duration = Duration::from_millis(250);
+const REQUEST_PAUSE: Duration = Duration::from_millis(250);
 
 fn ask(llama: &Arc<Llama>, scope: &str, input: &Value) -> Duration {
     let (mut call, reader) = testing::call(input, 7);
@@ -84,7 +84,7 @@ fn slowest(llama: &Arc<Llama>) -> (f64, f64) {
     let input = json!({ "prompt": "Once upon a time", "max_tokens": 10, "ignore_eos": true });
     let mut times: Vec<f64> = (0..ROUNDS)
         .map(|_| {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(REQUEST_PAUSE);
             ask(llama, "neighbor", &input).as_secs_f64() * 1e3
         })
         .collect();

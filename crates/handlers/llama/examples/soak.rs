@@ -24,7 +24,7 @@ const CLIENTS: u64 = 40;
 const FLOOD: u64 = 20;
 const PLACES: usize = 16;
 /// Time limit of a request, after which it counts as lost.
-const PATIENCE: Duration = Duration::from_secs(120);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum time between two steps while there is work to do.
 const STANDSTILL: Duration = Duration::from_secs(5);
 const WORDS: [&str; 12] = [
@@ -237,8 +237,8 @@ fn ask(
             if manner.cancels_after.is_some_and(|pieces| reader.len() >= pieces) {
                 reader.stop(Stop::Cancelled);
             }
-            if begun.elapsed() > PATIENCE {
-                world.fail(format!("a request took over {} s: {input}", PATIENCE.as_secs()));
+            if begun.elapsed() > REQUEST_TIMEOUT {
+                world.fail(format!("a request took over {} s: {input}", REQUEST_TIMEOUT.as_secs()));
                 reader.stop(Stop::Cancelled);
             }
             thread::sleep(Duration::from_millis(2));

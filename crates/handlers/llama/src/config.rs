@@ -25,8 +25,8 @@ const FILE: &str = "config.json";
 
 /// Upper limit of a dimension, above any model's, and small enough that products of two do not
 /// overflow.
-const MOST: usize = 1 << 24;
-const MOST_LAYERS: usize = 1 << 12;
+const MAX_DIMENSION: usize = 1 << 24;
+const MAX_LAYERS: usize = 1 << 12;
 
 /// Shape of a dense Llama, Mistral, Qwen2 or Qwen3 model, with its authors' sampling defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -191,12 +191,12 @@ impl Config {
     fn refuse_impossible_shapes(&self) -> Result<(), LoadError> {
         let (heads, kv_heads) = (self.heads, self.kv_heads);
         for (field, found, most) in [
-            ("hidden_size", self.hidden_size, MOST),
-            ("intermediate_size", self.intermediate_size, MOST),
-            ("vocab_size", self.vocab_size, MOST),
-            ("num_hidden_layers", self.layers, MOST_LAYERS),
-            ("num_attention_heads", heads, MOST),
-            ("head_dim", self.head_dim, MOST),
+            ("hidden_size", self.hidden_size, MAX_DIMENSION),
+            ("intermediate_size", self.intermediate_size, MAX_DIMENSION),
+            ("vocab_size", self.vocab_size, MAX_DIMENSION),
+            ("num_hidden_layers", self.layers, MAX_LAYERS),
+            ("num_attention_heads", heads, MAX_DIMENSION),
+            ("head_dim", self.head_dim, MAX_DIMENSION),
         ] {
             if found == 0 || found > most {
                 return refused(field, found, &format!("1 to {most}"));

@@ -44,7 +44,7 @@ use self::waker::Waker;
 use self::watchdog::{Heartbeat, Watchdog};
 
 /// Polling interval of `drop`.
-const LOOK: Duration = Duration::from_millis(1);
+const DROP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Time limit of an idle wait for a command. Its expiry has no effect.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -228,7 +228,7 @@ impl Drop for Engine {
             if self.watch.lost().or_else(|| self.hangs()).is_some() {
                 return;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(DROP_POLL_INTERVAL);
         }
         drop(self.thread.take().map(JoinHandle::join));
     }

@@ -32,7 +32,7 @@ use crate::budget::Budget;
 use crate::engine::{Engine, EngineRequest, Policy};
 use crate::formats::coarsest_format;
 use crate::grammar::{self, Grammars};
-use crate::limits::{HELD_BYTES, REPLIES, STUCK, THREADS};
+use crate::limits::{HELD_BYTES, PREPARATION_TIMEOUT, REPLIES, THREADS};
 use crate::metadata;
 use crate::options::{Options, Quantize, Task};
 use crate::panics::caught_call;
@@ -98,7 +98,7 @@ impl AsyncHandler for Llama {
     }
 
     fn health(&self) -> Health {
-        let failure = self.engine.failure().or_else(|| self.workers.stuck(STUCK));
+        let failure = self.engine.failure().or_else(|| self.workers.stuck(PREPARATION_TIMEOUT));
         failure.map_or(Health::Ok, Health::Failed)
     }
 

@@ -95,7 +95,7 @@ pub(crate) const BYTES_PER_BYTE: u64 = 16;
 
 /// Time after which the preparation of a request counts as stuck. One at the bounds of a context of
 /// a million tokens takes 32 s.
-pub(crate) const STUCK: Duration = Duration::from_secs(120);
+pub(crate) const PREPARATION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Number of threads that prepare prompts and grammars.
 pub(crate) const THREADS: usize = 2;

@@ -31,7 +31,7 @@ pub(crate) use self::model::DraftModel;
 pub(crate) use self::ngram::NgramProposer;
 
 /// Maximum number of tokens of a draft.
-pub(crate) const LONGEST: usize = 16;
+pub(crate) const MAX_DRAFT_TOKENS: usize = 16;
 
 /// Drafter: guesses the continuations of replies. A wrong guess costs time and changes nothing
 /// else.
@@ -181,9 +181,9 @@ pub(crate) struct Tally {
     /// Acceptance over all replies.
     stats: AcceptanceStats,
     /// Drafted tokens by position in the draft.
-    pub(crate) drafted: [u64; LONGEST],
+    pub(crate) drafted: [u64; MAX_DRAFT_TOKENS],
     /// Accepted tokens by position in the draft.
-    pub(crate) accepted: [u64; LONGEST],
+    pub(crate) accepted: [u64; MAX_DRAFT_TOKENS],
 }
 
 impl Tally {
@@ -195,7 +195,7 @@ impl Tally {
         }
         own.learn(drafted, accepted);
         self.stats.learn(drafted, accepted);
-        let add = |counts: &mut [u64; LONGEST], count: usize| {
+        let add = |counts: &mut [u64; MAX_DRAFT_TOKENS], count: usize| {
             counts.iter_mut().take(count).for_each(|count| *count += 1);
         };
         add(&mut self.drafted, drafted);
@@ -210,7 +210,7 @@ impl Tally {
 
 impl Speculation {
     pub(crate) fn new(drafter: Box<dyn Drafter>, lengths: Lengths) -> Self {
-        let lengths = Lengths { most: lengths.most.min(LONGEST), ..lengths };
+        let lengths = Lengths { most: lengths.most.min(MAX_DRAFT_TOKENS), ..lengths };
         Self { watch: drafter.watch(), drafter, lengths, costs: Costs::default() }
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const DEPTH: usize = 16;
 
 /// Maximum number of source files.
-const MOST: usize = 10_000;
+const MAX_FILES: usize = 10_000;
 
 /// Lists the modules of a folder: its `.py` files, and those of each subfolder that directly holds
 /// some. Hidden folders and virtual environments do not count.
@@ -38,9 +38,9 @@ fn modules(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<
             folders.push(path);
         }
     }
-    if files.len() > MOST || depth > DEPTH {
+    if files.len() > MAX_FILES || depth > DEPTH {
         let what =
-            format!("more than {MOST} Python files, or packages deeper than {DEPTH} folders");
+            format!("more than {MAX_FILES} Python files, or packages deeper than {DEPTH} folders");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     if files.len() > before {

@@ -13,7 +13,7 @@ use crate::messages::FromPython;
 const STEP: usize = 16 << 10;
 
 /// Maximum size of a frame from Python: a piece as large as a whole reply, and its wrapping.
-const MOST: usize = (8 << 20) + 64;
+const MAX_FRAME_BYTES: usize = (8 << 20) + 64;
 
 /// Connection to a slot or to the control thread of a Python process.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Wire {
         let rest = &self.buffer[self.start..];
         let Some((size, rest)) = rest.split_first_chunk() else { return Ok(None) };
         let size = u32::from_be_bytes(*size) as usize;
-        if size > MOST {
+        if size > MAX_FRAME_BYTES {
             return Err(invalid("a frame that is too large"));
         }
         let Some(content) = rest.get(..size) else {

@@ -10,7 +10,7 @@ use crate::simd::{FOURS, Simd};
 pub(crate) trait Values: Copy + Send + Sync + 'static {
     const ZERO: Self;
     /// Largest stored value, or largest magnitude if they are signed.
-    const LARGEST: i32;
+    const MAX_STORED: i32;
 
     /// Returns the stored values of two groups of four columns.
     fn fours<S: Simd>(&self, simd: S, at: usize) -> [S::Fours; 2];
@@ -99,7 +99,7 @@ impl Nibbles {
 
 impl<const OFFSET: i32> Values for Halves<OFFSET> {
     const ZERO: Self = Self(Nibbles::ZERO);
-    const LARGEST: i32 = 15;
+    const MAX_STORED: i32 = 15;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, at: usize) -> [S::Fours; 2] {
@@ -122,7 +122,7 @@ impl<const OFFSET: i32> Values for Halves<OFFSET> {
 
 impl<const OFFSET: i32> Values for Fives<OFFSET> {
     const ZERO: Self = Self { high: [0; FOURS], low: Nibbles::ZERO };
-    const LARGEST: i32 = 31;
+    const MAX_STORED: i32 = 31;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, at: usize) -> [S::Fours; 2] {
@@ -154,7 +154,7 @@ impl<const OFFSET: i32> Values for Fives<OFFSET> {
 
 impl Values for Levels {
     const ZERO: Self = Self(Nibbles::ZERO);
-    const LARGEST: i32 = 127;
+    const MAX_STORED: i32 = 127;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, at: usize) -> [S::Fours; 2] {
@@ -184,7 +184,7 @@ impl Values for Levels {
 
 impl Values for Floats {
     const ZERO: Self = Self(Nibbles::ZERO);
-    const LARGEST: i32 = 2 * OFFSET_OF_DOUBLED;
+    const MAX_STORED: i32 = 2 * OFFSET_OF_DOUBLED;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, at: usize) -> [S::Fours; 2] {

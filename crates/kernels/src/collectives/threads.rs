@@ -331,7 +331,7 @@ mod tests {
 
     use super::{Communicator, Patience, RankGroup, RankHandle, RankLost};
 
-    const LONG: Duration = Duration::from_secs(3600);
+    const LONG_TIME: Duration = Duration::from_secs(3600);
 
     fn numbers(rank: usize, round: usize, len: usize) -> Vec<f32> {
         (0..len).map(|i| ((i * 31 + rank * 17 + round * 7) % 1009) as f32 * 1.1e-3 - 0.5).collect()
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn sums_are_those_of_the_tree_on_every_rank_however_often_they_meet() {
         for ranks in [2, 4, 8] {
-            let group = Arc::new(RankGroup::new(ranks, LONG));
+            let group = Arc::new(RankGroup::new(ranks, LONG_TIME));
             let rounds = 300;
             let sums = on_all(&group, |mut handle, rank| {
                 let mut x = Vec::new();
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn the_first_sees_what_each_has_and_the_others_nothing() {
-        let group = Arc::new(RankGroup::new(4, LONG));
+        let group = Arc::new(RankGroup::new(4, LONG_TIME));
         let seen = on_all(&group, |mut handle, rank| {
             let mut seen = Vec::new();
             let mut x = vec![rank as f32; 3];
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn one_that_cannot_go_on_frees_the_others_at_once() {
-        let group = Arc::new(RankGroup::new(3, LONG));
+        let group = Arc::new(RankGroup::new(3, LONG_TIME));
         let results = on_all(&group, |mut handle, rank| {
             let mut x = vec![1.0];
             if rank == 1 {

@@ -54,7 +54,7 @@ fn twos<S: Simd>(simd: S, twos: &Twos, group: usize) -> [S::Fours; 2] {
 }
 
 impl Block for Q2 {
-    const LARGEST: i32 = 3;
+    const MAX_STORED: i32 = 3;
     const SCALES: usize = 2;
     const HEAD: usize = std::mem::offset_of!(Self, values);
 
@@ -109,7 +109,7 @@ impl Block for Q2 {
 }
 
 impl Values for Threes {
-    const LARGEST: i32 = 7;
+    const MAX_STORED: i32 = 7;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {

@@ -21,7 +21,7 @@ pub(crate) struct Iq4Xs {
 unsafe impl Plain for Iq4Xs {}
 
 impl Block for Iq4Xs {
-    const LARGEST: i32 = 127;
+    const MAX_STORED: i32 = 127;
     const SCALES: usize = 1;
 
     #[inline(always)]

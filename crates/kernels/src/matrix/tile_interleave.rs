@@ -24,10 +24,11 @@ impl TileInterleave {
     pub(super) fn new(tiles: usize, columns: usize, segment: usize, unit: usize) -> Self {
         // A few rows of this many activations fit in the L1 cache beside other data. Shorter
         // stretches would not pay for the interleaving.
-        const LEAST: usize = 64;
-        const MOST: usize = 512;
+        const MIN_COLUMNS: usize = 64;
+        const MAX_COLUMNS: usize = 512;
         let fits = |stretch: &usize| segment.is_multiple_of(*stretch);
-        let mut stretches = (LEAST.div_ceil(unit)..=MOST / unit).rev().map(|units| units * unit);
+        let mut stretches =
+            (MIN_COLUMNS.div_ceil(unit)..=MAX_COLUMNS / unit).rev().map(|units| units * unit);
         let stretch = stretches.find(fits).unwrap_or(segment).max(1);
         Self { tiles, count: columns / stretch, stretch }
     }

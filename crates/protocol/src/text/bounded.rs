@@ -16,31 +16,31 @@ use serde_json::{Map, Value};
 use super::TextInput;
 use crate::ResponseFormat;
 
-/// List of at most `MOST` elements.
+/// List of at most `MAX_LEN` elements.
 #[derive(Deserialize)]
 #[serde(transparent)]
-pub(super) struct Sequence<T: DeserializeOwned, const MOST: usize>(
-    #[serde(deserialize_with = "list::<_, _, MOST>")] pub(super) Vec<T>,
+pub(super) struct Sequence<T: DeserializeOwned, const MAX_LEN: usize>(
+    #[serde(deserialize_with = "list::<_, _, MAX_LEN>")] pub(super) Vec<T>,
 );
 
-/// Deserializes a list of at most `MOST` elements.
-pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
+/// Deserializes a list of at most `MAX_LEN` elements.
+pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MAX_LEN: usize>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
-    struct List<T, const MOST: usize>(PhantomData<T>);
+    struct List<T, const MAX_LEN: usize>(PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for List<T, MOST> {
+    impl<'de, T: Deserialize<'de>, const MAX_LEN: usize> Visitor<'de> for List<T, MAX_LEN> {
         type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a list of at most {MOST} elements")
+            write!(f, "a list of at most {MAX_LEN} elements")
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
             let mut list = Vec::new();
             while let Some(element) = elements.next_element()? {
-                if list.len() == MOST {
-                    return Err(A::Error::invalid_length(MOST + 1, &self));
+                if list.len() == MAX_LEN {
+                    return Err(A::Error::invalid_length(MAX_LEN + 1, &self));
                 }
                 list.push(element);
             }
@@ -48,7 +48,7 @@ pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: u
         }
     }
 
-    deserializer.deserialize_seq(List::<T, MOST>(PhantomData))
+    deserializer.deserialize_seq(List::<T, MAX_LEN>(PhantomData))
 }
 
 /// Adds the name of the field to an error.

@@ -144,11 +144,11 @@ impl fmt::Debug for FunctionCall {
     }
 }
 
-/// Deserializes `messages` of at most `MOST` messages.
-pub(super) fn messages<'de, D: Deserializer<'de>, const MOST: usize>(
+/// Deserializes `messages` of at most `MAX_LEN` messages.
+pub(super) fn messages<'de, D: Deserializer<'de>, const MAX_LEN: usize>(
     deserializer: D,
 ) -> Result<Vec<ChatMessage>, D::Error> {
-    named("messages", list::<_, _, MOST>(deserializer))
+    named("messages", list::<_, _, MAX_LEN>(deserializer))
 }
 
 /// Deserializes `tool_calls` of a message. Clients send null for a message without calls.

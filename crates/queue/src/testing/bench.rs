@@ -9,7 +9,7 @@ use nsbridge_protocol::{ModelName, topology};
 use crate::{Broker, Confirmation, Connection, Consumer, Delivery, Message, Publisher};
 
 /// Time limit for a message that must arrive.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time without a message after which none is assumed to arrive.
 const SILENCE: Duration = Duration::from_millis(400);
@@ -37,7 +37,7 @@ impl Bench {
     /// Breaks this connection along with all others, and returns a new one.
     pub(super) async fn cut(&self, connection: &Arc<dyn Connection>) -> Arc<dyn Connection> {
         (self.cut)();
-        let lost = tokio::time::timeout(PATIENCE, connection.lost());
+        let lost = tokio::time::timeout(MESSAGE_TIMEOUT, connection.lost());
         lost.await.expect("a connection that was cut says so");
         self.connect().await
     }
@@ -103,7 +103,7 @@ pub(super) async fn publish(
     message: Message,
 ) -> Confirmation {
     let confirm = publisher.publish(exchange, key, message).await.expect("it can be published");
-    let answer = tokio::time::timeout(PATIENCE, confirm).await;
+    let answer = tokio::time::timeout(MESSAGE_TIMEOUT, confirm).await;
     answer.expect("the broker confirms").expect("the channel stays")
 }
 
@@ -117,7 +117,7 @@ pub(super) async fn put(connection: &Arc<dyn Connection>, queue: &str, bodies: &
 
 /// Returns the next delivery.
 pub(super) async fn next(consumer: &mut Consumer) -> Delivery {
-    let next = tokio::time::timeout(PATIENCE, consumer.recv()).await;
+    let next = tokio::time::timeout(MESSAGE_TIMEOUT, consumer.recv()).await;
     next.expect("a message comes").expect("the subscription stays")
 }
 

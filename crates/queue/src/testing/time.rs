@@ -7,7 +7,7 @@ use nsbridge_protocol::topology::{self, REPLY_EXCHANGE, RETRY_TIERS};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::bench::{
-    Bench, PATIENCE, consumer, depth, expiring, message, model, publish, publisher, put,
+    Bench, MESSAGE_TIMEOUT, consumer, depth, expiring, message, model, publish, publisher, put,
     reply_queue, requeue, silence, take, take_and_ack,
 };
 use crate::Confirmation;
@@ -126,7 +126,7 @@ pub async fn a_reply_queue_goes_when_its_lease_is_over(bench: &Bench) {
             sleep(Duration::from_millis(100)).await;
         }
     };
-    timeout(PATIENCE, over).await.expect("a lease of a second ends");
+    timeout(MESSAGE_TIMEOUT, over).await.expect("a lease of a second ends");
 }
 
 /// Checks that a dead letter can be inspected and requeued often.

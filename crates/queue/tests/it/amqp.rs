@@ -166,10 +166,10 @@ async fn an_open_port_without_a_broker_behind_it_does_not_listen() {
 }
 
 /// Time limit under test.
-const SHORT: Duration = Duration::from_millis(200);
+const TESTED_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Time after which a test gives up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a port that takes connections and never answers.
 fn silent() -> (std::net::TcpListener, String) {
@@ -182,9 +182,9 @@ fn silent() -> (std::net::TcpListener, String) {
 async fn an_attempt_to_connect_to_a_silent_port_has_a_time_limit() {
     let (_listener, url) = silent();
     let mut timing = Timing::default();
-    timing.connect_limit = SHORT;
+    timing.connect_limit = TESTED_TIMEOUT;
     let broker = AmqpBroker::new(&url).unwrap().with_timing(timing);
-    let attempt = tokio::time::timeout(PATIENCE, broker.connect("silent")).await;
+    let attempt = tokio::time::timeout(TEST_TIMEOUT, broker.connect("silent")).await;
     let error = attempt.expect("the limit of a connection attempt").unwrap_err();
     let cause = std::error::Error::source(&error).map(ToString::to_string);
     assert_eq!(cause.as_deref(), Some("no answer within 0.2 seconds"), "{error:?}");
@@ -194,9 +194,9 @@ async fn an_attempt_to_connect_to_a_silent_port_has_a_time_limit() {
 async fn a_probe_of_a_silent_port_has_a_time_limit() {
     let (_listener, url) = silent();
     let mut timing = Timing::default();
-    timing.probe_limit = SHORT;
+    timing.probe_limit = TESTED_TIMEOUT;
     let broker = AmqpBroker::new(&url).unwrap().with_timing(timing);
-    let listens = tokio::time::timeout(PATIENCE, broker.listens()).await;
+    let listens = tokio::time::timeout(TEST_TIMEOUT, broker.listens()).await;
     assert_eq!(listens, Ok(false));
 }
 
@@ -204,11 +204,11 @@ async fn a_probe_of_a_silent_port_has_a_time_limit() {
 async fn a_close_that_the_broker_does_not_answer_has_a_time_limit() {
     let (proxy, url) = proxied();
     let mut timing = Timing::default();
-    timing.close_limit = SHORT;
+    timing.close_limit = TESTED_TIMEOUT;
     let broker = AmqpBroker::new(&url).unwrap().with_timing(timing);
     let connection = broker.connect("frozen").await.unwrap();
     proxy.freeze();
-    let closed = tokio::time::timeout(PATIENCE, connection.close()).await;
+    let closed = tokio::time::timeout(TEST_TIMEOUT, connection.close()).await;
     assert!(closed.is_ok(), "the limit of a closing handshake");
     connection.lost().await;
 }

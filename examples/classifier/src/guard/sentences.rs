@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// Maximum length of a sentence, in characters. A longer one is divided.
-pub(super) const LONGEST: usize = 240;
+pub(super) const MAX_SENTENCE_CHARS: usize = 240;
 
 /// Returns the ranges of the sentences. The text begins `offset` characters after the beginning of the
 /// whole text; the places at which long sentences are divided count from there.
@@ -20,7 +20,7 @@ pub(super) fn sentences(text: &[char], offset: usize) -> Vec<Range<usize>> {
 /// Returns true if a sentence ends before the character `at`, whatever follows after it.
 fn is_end(text: &[char], at: usize, offset: usize) -> bool {
     let follows = |is: fn(char) -> bool| text.get(at).copied().is_some_and(is);
-    (offset + at).is_multiple_of(LONGEST)
+    (offset + at).is_multiple_of(MAX_SENTENCE_CHARS)
         || match text[at - 1] {
             '。' | '！' | '？' | '\n' => true,
             '.' | '!' | '?' => follows(char::is_whitespace),
@@ -30,7 +30,7 @@ fn is_end(text: &[char], at: usize, offset: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{LONGEST, sentences};
+    use super::{MAX_SENTENCE_CHARS, sentences};
 
     #[track_caller]
     fn check(text: &str, expected: &[&str]) {
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_long_sentence_is_divided_at_places_of_the_whole_text() {
-        let text = vec!['x'; 3 * LONGEST];
+        let text = vec!['x'; 3 * MAX_SENTENCE_CHARS];
         let whole = sentences(&text, 0);
         assert_eq!(whole, [0..240, 240..480, 480..720, 720..720]);
         let part = sentences(&text[100..], 100);

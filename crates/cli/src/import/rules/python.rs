@@ -17,7 +17,7 @@ use super::{Apply, Rule, common, models, number};
 const TASKS: i64 = 32;
 
 /// Maximum number of processes, of calls at a time and of crashes.
-const MOST: u64 = 1024;
+const MAX_COUNT: u64 = 1024;
 
 /// Parts of names of secrets, without what separates their words.
 const SECRETS: [&str; 16] = [
@@ -285,7 +285,7 @@ fn tasks(import: &mut Import<'_>, setting: &Setting) -> Fate {
     if !import.settings.is_true("option.async_mode") {
         return property(import, setting);
     }
-    match number(setting, 1, MOST) {
+    match number(setting, 1, MAX_COUNT) {
         Ok(tasks) => import.carry("handler", "slots", Value::Integer(tasks), setting),
         Err(fate) => fate,
     }
@@ -309,7 +309,7 @@ const NO_RUN: &str = "`handle` gets one request at a time: a function `run(input
                       batch_size and max_batch_delay (docs/handlers.md, Python)";
 
 fn batch_size(import: &mut Import<'_>, setting: &Setting) -> Fate {
-    match number(setting, 1, MOST / 2) {
+    match number(setting, 1, MAX_COUNT / 2) {
         Ok(size) if has_run(import) => {
             import.carry("handler", "batch_size", Value::Integer(size), setting)
         }
@@ -335,14 +335,14 @@ fn batch_delay(import: &mut Import<'_>, setting: &Setting) -> Fate {
 /// DJLServing gives a model up at one failure more than this number, and a worker leaves at the last of
 /// its `crashes`.
 fn crashes(import: &mut Import<'_>, setting: &Setting) -> Fate {
-    match number(setting, 0, MOST - 1) {
+    match number(setting, 0, MAX_COUNT - 1) {
         Ok(failures) => import.carry("handler", "crashes", Value::Integer(failures + 1), setting),
         Err(fate) => fate,
     }
 }
 
 fn processes(import: &mut Import<'_>, setting: &Setting) -> Fate {
-    match number(setting, 1, MOST) {
+    match number(setting, 1, MAX_COUNT) {
         Ok(count) => import.carry("handler", "processes", Value::Integer(count), setting),
         Err(fate) => fate,
     }

@@ -6,7 +6,7 @@ const FIELD: &[u8] = b"\x0fconnection_nameS";
 
 /// Maximum number of bytes searched from the start of a connection. The name is in the client's
 /// first method.
-const MOST: usize = 16 << 10;
+const MAX_SEARCHED_BYTES: usize = 16 << 10;
 
 /// Searches the first bytes of a connection for its name.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl Sniffer {
         }
         self.seen.extend_from_slice(bytes);
         let found = name(&self.seen);
-        if found.is_some() || self.seen.len() > MOST {
+        if found.is_some() || self.seen.len() > MAX_SEARCHED_BYTES {
             *self = Self { seen: Vec::new(), over: true };
         }
         found

@@ -1,7 +1,7 @@
 //! Calls, text around them, and text that only begins like a call.
 
 use crate::output::ToolFormat;
-use crate::output::json_calls::{DEEPEST, LONGEST};
+use crate::output::json_calls::{DEEPEST, MAX_CALL_BYTES};
 use crate::output::testing::check;
 
 #[track_caller]
@@ -127,12 +127,12 @@ fn a_call_that_is_nested_too_deeply_is_content() {
 #[test]
 fn a_call_that_is_too_long_is_content() {
     let frame = "{\"arguments\": \"\", \"name\": \"f\"}";
-    let fits = "a".repeat(LONGEST - frame.len());
+    let fits = "a".repeat(MAX_CALL_BYTES - frame.len());
     check_hermes(
         &format!("<tool_call>{{\"arguments\": \"{fits}\", \"name\": \"f\"}}"),
         "",
         &[("f", &fits)],
     );
     check_no_call(&format!("<tool_call>{{\"arguments\": \"{fits}a\", \"name\": \"f\"}}"));
-    check_no_call(&format!("<tool_call>{}", " ".repeat(LONGEST + 1)));
+    check_no_call(&format!("<tool_call>{}", " ".repeat(MAX_CALL_BYTES + 1)));
 }

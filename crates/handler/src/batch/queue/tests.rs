@@ -12,9 +12,9 @@ use crate::transcript::{Reader, transcript};
 use crate::{AttemptNo, Emitter, JobInfo, RequestId, Stop};
 
 /// Time longer than any test takes.
-const LONG: Duration = Duration::from_secs(3600);
+const LONG_TIME: Duration = Duration::from_secs(3600);
 /// Time limit of a test for an event that must happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Numbers = Queue<u32, u32>;
 
@@ -52,7 +52,7 @@ fn work(queue: &Arc<Numbers>, limits: BatchLimits) -> Option<Work<u32, u32>> {
     let (begun, work) = sync_channel(1);
     let asked = queue.clone();
     thread::spawn(move || begun.send(asked.next(limits)));
-    work.recv_timeout(PATIENCE).ok()
+    work.recv_timeout(TEST_TIMEOUT).ok()
 }
 
 /// Returns the inputs of the next batch, if one starts.
@@ -77,7 +77,7 @@ fn the_oldest_request_decides_when_a_batch_has_waited_long_enough() {
 fn a_batch_has_the_oldest_requests_and_no_more_than_fit() {
     let queue = Arc::new(Numbers::default());
     let _callers = [1, 2, 3].map(|input| join(&queue, input));
-    assert_eq!(next(&queue, limits(2, LONG)), Some(vec![1, 2]));
+    assert_eq!(next(&queue, limits(2, LONG_TIME)), Some(vec![1, 2]));
     assert_eq!(next(&queue, limits(2, Duration::ZERO)), Some(vec![3]));
 }
 
@@ -86,7 +86,7 @@ fn a_stopped_request_is_left_out_before_its_call_has_noticed() {
     let queue = Arc::new(Numbers::default());
     let callers = [1, 2, 3].map(|input| join(&queue, input));
     callers[1].reader.stop(Stop::ClientGone);
-    assert_eq!(next(&queue, limits(2, LONG)), Some(vec![1, 3]));
+    assert_eq!(next(&queue, limits(2, LONG_TIME)), Some(vec![1, 3]));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn after_the_end_nobody_waits_and_nobody_may_join() {
     queue.end("it broke");
     queue.end("it broke again");
     assert!(caller.answer.try_recv().is_err());
-    assert!(matches!(work(&queue, limits(1, LONG)), Some(Work::End)));
+    assert!(matches!(work(&queue, limits(1, LONG_TIME)), Some(Work::End)));
     assert_eq!(queue.broken().to_string(), "it broke");
     let (done, _warm) = oneshot::channel();
     assert_eq!(queue.warm_up(done).unwrap_err().to_string(), "it broke");

@@ -16,9 +16,9 @@ use tokio::task::{JoinHandle, spawn_local, yield_now};
 use tokio::time::{sleep, timeout};
 
 /// Time limit of a test for an event that must happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay in ms that no test waits for.
-pub(crate) const LONG: f64 = 3_600_000.0;
+pub(crate) const LONG_DELAY_MS: f64 = 3_600_000.0;
 
 /// Effect of an input on its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,7 +111,7 @@ impl Script {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        assert!(timeout(PATIENCE, poll).await.is_ok(), "{what}: it does not");
+        assert!(timeout(TEST_TIMEOUT, poll).await.is_ok(), "{what}: it does not");
     }
 
     fn here(&self) {
@@ -249,7 +249,7 @@ impl Stage {
 impl Running {
     /// Returns the result of the call, with its piece.
     pub(crate) async fn end(self) -> Result<(u64, u64)> {
-        let ended = timeout(PATIENCE, self.task).await;
+        let ended = timeout(TEST_TIMEOUT, self.task).await;
         let finish = ended.expect("the call hangs").expect("the call panicked")?;
         assert_eq!(finish, Finish::STOP);
         let pieces = testing::pieces(&self.reader).unwrap();
@@ -264,6 +264,6 @@ impl Running {
     /// Drops the call's future.
     pub(crate) async fn drop_it(self) {
         self.task.abort();
-        assert!(timeout(PATIENCE, self.task).await.expect("it hangs").is_err());
+        assert!(timeout(TEST_TIMEOUT, self.task).await.expect("it hangs").is_err());
     }
 }

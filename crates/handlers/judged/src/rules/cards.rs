@@ -9,7 +9,7 @@ use super::fold::{begins_number, ends_number, is_separator};
 const MOST_DIGITS: usize = 19;
 
 /// Maximum length of a number with a separator between all digits, in characters.
-pub(super) const LONGEST: usize = 2 * MOST_DIGITS - 1;
+pub(super) const MAX_NUMBER_CHARS: usize = 2 * MOST_DIGITS - 1;
 
 /// Ranges of prefixes, with the lengths of their numbers.
 const ISSUERS: [(Range<u32>, u32, Range<usize>); 19] = [

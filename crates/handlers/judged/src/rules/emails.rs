@@ -6,7 +6,7 @@ use std::ops::Range;
 const SIDE: usize = 64;
 
 /// Maximum length of an address, in characters.
-pub(super) const LONGEST: usize = 2 * SIDE + 1;
+pub(super) const MAX_ADDRESS_CHARS: usize = 2 * SIDE + 1;
 
 /// Finds email addresses in folded characters.
 pub(super) fn find(text: &[char], found: &mut dyn FnMut(Range<usize>, f32)) {

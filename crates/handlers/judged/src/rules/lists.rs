@@ -9,9 +9,9 @@ use super::fold;
 use crate::judge::Finding;
 
 /// Maximum length of a word or a phrase, in characters. A longer one would hold back more of a reply.
-const LONGEST: usize = 200;
+const MAX_PHRASE_CHARS: usize = 200;
 /// Maximum number of words and phrases.
-const MOST: usize = 20_000;
+const MAX_PHRASES: usize = 20_000;
 /// Maximum length of all of them, in characters. All beginnings are kept in memory.
 const MOST_CHARACTERS: usize = 400_000;
 
@@ -44,10 +44,10 @@ impl Lists {
     ///
     /// Returns an error if there are too many texts, or one is empty or too long.
     pub(super) fn new(texts: Vec<(usize, String)>) -> Result<Self> {
-        if texts.len() > MOST {
+        if texts.len() > MAX_PHRASES {
             let count = texts.len();
             return Err(Error::fatal(format!(
-                "[judge] words has {count} words, and may have {MOST}"
+                "[judge] words has {count} words, and may have {MAX_PHRASES}"
             )));
         }
         let all: usize = texts.iter().map(|(_, text)| text.chars().count()).sum();
@@ -64,9 +64,9 @@ impl Lists {
             let (Some(first), Some(last)) = (first, last) else {
                 return Err(Error::fatal("[judge] words has an empty word"));
             };
-            if length > LONGEST {
+            if length > MAX_PHRASE_CHARS {
                 return Err(Error::fatal(format!(
-                    "[judge] words has a text of {length} characters, and it may have {LONGEST}"
+                    "[judge] words has a text of {length} characters, and it may have {MAX_PHRASE_CHARS}"
                 )));
             }
             let mut beginning = String::new();

@@ -9,7 +9,7 @@ use super::fold::{begins_number, ends_number, is_separator};
 const DIGITS: Range<usize> = 8..16;
 
 /// Maximum length of a number, in characters: `+` and 15 digits with a separator between all of them.
-pub(super) const LONGEST: usize = 30;
+pub(super) const MAX_NUMBER_CHARS: usize = 30;
 
 /// Forms of national numbers, with their scores. `d` is a digit, `p` one from 1 to 9, `n` one from 2 to
 /// 9, `m` one of 5, 7, 8 and 9, and `-` a separator; other characters stand for themselves.
@@ -87,7 +87,7 @@ fn international(text: &[char], begin: usize) -> Option<usize> {
         text.get(at).is_some_and(|&between| is_separator(between) || matches!(between, '(' | ')'))
     };
     let (mut at, mut digits, mut end) = (begin + 1, 0, None);
-    while at < begin + LONGEST {
+    while at < begin + MAX_NUMBER_CHARS {
         if is_digit(at) {
             digits += 1;
         } else if !(between(at) && (is_digit(at + 1) || between(at + 1) && is_digit(at + 2))) {

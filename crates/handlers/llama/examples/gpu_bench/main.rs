@@ -42,16 +42,16 @@ const PAGE: usize = 32;
 const STEP_TOKENS: usize = 2048;
 
 /// Bytes of a device that are left to the buffers of steps.
-const LEFT: f64 = 3e9;
+const BYTES_LEFT: f64 = 3e9;
 
 /// Steps before those that are timed. The launches of the second are recorded.
 const WARM_UP: usize = 3;
 
-const FEWEST: usize = 10;
+const MIN_STEPS: usize = 10;
 
-const LEAST: Duration = Duration::from_millis(500);
+const MIN_TIME: Duration = Duration::from_millis(500);
 
-const MOST: Duration = Duration::from_secs(2);
+const MAX_TIME: Duration = Duration::from_secs(2);
 
 fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -171,7 +171,7 @@ impl Bench {
         let position = (2 * shape.layers * shape.kv_heads * head_dim * width) as u64;
         // On the device, eight-bit floats have more scales than in the file.
         let kept = bytes as f64 * if dtype == Dtype::F8_E4M3 { 33.0 / 32.0 } else { 1.0 };
-        let room = options.memory.map(|memory| (memory - kept - LEFT).max(0.0));
+        let room = options.memory.map(|memory| (memory - kept - BYTES_LEFT).max(0.0));
         let room = room.map_or(usize::MAX, |room| room as usize / PAGE / position as usize);
         let blocks = options.blocks().min(room).max(1);
         let setup =
@@ -235,8 +235,8 @@ impl Bench {
             if step == WARM_UP {
                 begun = Instant::now();
             }
-            let (many, all) = (took.len() >= FEWEST, begun.elapsed());
-            if step > WARM_UP && (many && all >= LEAST || all >= MOST) {
+            let (many, all) = (took.len() >= MIN_STEPS, begun.elapsed());
+            if step > WARM_UP && (many && all >= MIN_TIME || all >= MAX_TIME) {
                 break;
             }
             for table in &mut tables {

@@ -20,7 +20,7 @@ use self::counts::{Mean, differ_by_chance, different, first_sentence, mixes_name
 use self::rules::{
     agree_by_noise, distance, emitted, emitted_if_drawn, entropy, kept, likeliest, softmax,
 };
-use self::telling::{AT_ONCE, Rule, Told, tell};
+use self::telling::{CONCURRENT_STORIES, Rule, Told, tell};
 
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
@@ -270,7 +270,7 @@ fn open(dir: &Path) -> Result<(Model, Vec<u32>), Fault> {
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files)?;
     let threads = std::thread::available_parallelism().map(usize::from).ok();
-    let setup = Setup { threads, blocks: AT_ONCE * 12, ..Setup::default() };
+    let setup = Setup { threads, blocks: CONCURRENT_STORIES * 12, ..Setup::default() };
     let model = Model::new(&config, config.context, &Weights::read(&files)?, &setup)?;
     Ok((model, config.eos))
 }

@@ -5,13 +5,13 @@ use nsbridge_llama::{BlockTable, Chunk, History, Model, Noise, Sampling, Scratch
 use crate::rules::{at_height, kept, likeliest, residual, softmax};
 
 /// Draft length in tokens.
-pub(crate) const LENGTH: usize = 5;
+pub(crate) const DRAFT_TOKENS: usize = 5;
 
 /// Maximum number of tokens of a story.
-const MOST: usize = 256;
+const MAX_STORY_TOKENS: usize = 256;
 
 /// Number of stories generated concurrently.
-pub(crate) const AT_ONCE: usize = 50;
+pub(crate) const CONCURRENT_STORIES: usize = 50;
 
 /// Generated story.
 #[derive(Debug, Default)]
@@ -54,15 +54,15 @@ pub(crate) fn tell(
 ) -> Result<Vec<Told>, crate::Fault> {
     let mut told = Vec::new();
     let mut scratch = Scratch::default();
-    for (batch, prompts) in prompts.chunks(AT_ONCE).enumerate() {
-        let seeds = first_seed + (batch * AT_ONCE) as u64..;
+    for (batch, prompts) in prompts.chunks(CONCURRENT_STORIES).enumerate() {
+        let seeds = first_seed + (batch * CONCURRENT_STORIES) as u64..;
         let mut tales: Vec<Tale<'_>> = prompts.iter().zip(seeds).map(Tale::new).collect();
         let mut open: Vec<&mut Tale<'_>> = tales.iter_mut().collect();
         while !open.is_empty() {
             let next = step(target, &mut rule, sampling, &mut open, &mut scratch)?;
             open.iter_mut().zip(next).for_each(|(tale, (token, log))| tale.push(token, log));
             open.retain(|tale| !tale.told.tokens.last().is_some_and(|last| ends.contains(last)));
-            open.retain(|tale| tale.told.tokens.len() < MOST);
+            open.retain(|tale| tale.told.tokens.len() < MAX_STORY_TOKENS);
         }
         for tale in tales {
             let [own, other] = tale.tables;
@@ -134,16 +134,16 @@ impl<'a> Tale<'a> {
             history: History::new(prompt),
             tables: Default::default(),
             // The first token is the target's own.
-            kept: LENGTH,
+            kept: DRAFT_TOKENS,
             noise: Noise::new(seed, prompt),
             dice: Dice(seed << 32),
         }
     }
 
-    /// Returns a token by the ratio test, or the target's own after [`LENGTH`] accepted ones.
+    /// Returns a token by the ratio test, or the target's own after [`DRAFT_TOKENS`] accepted ones.
     fn by_ratio(&mut self, p: &[f64], q: &[f64], drawn: bool) -> usize {
         let dice = &mut self.dice;
-        if self.kept == LENGTH {
+        if self.kept == DRAFT_TOKENS {
             self.kept = 0;
             return at_height(p, dice.roll());
         }
@@ -179,7 +179,7 @@ impl Dice {
 
 #[cfg(test)]
 mod tests {
-    use super::{LENGTH, Tale};
+    use super::{DRAFT_TOKENS, Tale};
     use crate::rules::{distance, emitted};
 
     #[test]
@@ -188,9 +188,9 @@ mod tests {
         let likeliest = emitted(&p, &q, 0);
         for (kept, drawn, expected) in [
             (0, false, likeliest.as_slice()),
-            (LENGTH - 1, false, &likeliest),
+            (DRAFT_TOKENS - 1, false, &likeliest),
             (0, true, &p),
-            (LENGTH, false, &p),
+            (DRAFT_TOKENS, false, &p),
         ] {
             let mut tale = Tale::new((&[].as_slice(), 1));
             let mut shares = [0.0; 3];

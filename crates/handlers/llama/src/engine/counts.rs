@@ -5,7 +5,7 @@ use std::time::Duration;
 use nsbridge_handler::Measure;
 use parking_lot::Mutex;
 
-use crate::speculation::LONGEST;
+use crate::speculation::MAX_DRAFT_TOKENS;
 
 /// Shared counters, written by the engine thread and read by others.
 #[derive(Debug, Default)]
@@ -39,9 +39,9 @@ pub(crate) struct Counted {
     /// True while there is a drafter that has not failed.
     pub(crate) drafting: bool,
     /// Drafted tokens by position in the draft, from the first position on.
-    pub(crate) drafted: [u64; LONGEST],
+    pub(crate) drafted: [u64; MAX_DRAFT_TOKENS],
     /// Accepted tokens by position in the draft.
-    pub(crate) accepted: [u64; LONGEST],
+    pub(crate) accepted: [u64; MAX_DRAFT_TOKENS],
 }
 
 impl Counts {

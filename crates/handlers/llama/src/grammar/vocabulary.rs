@@ -10,7 +10,7 @@ use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
 /// Maximum length of a token in the trie, in bytes. Longer tokens are never allowed by a grammar.
-const LONGEST: usize = 1023;
+const MAX_TOKEN_BYTES: usize = 1023;
 
 /// Maximum number of nodes of a trie, which has at most one node a byte.
 const MOST_BYTES: usize = 1 << 22;
@@ -39,7 +39,7 @@ pub(super) fn limits() -> ParserLimits {
 /// An end token is added after the model's tokens.
 pub(super) fn parsers(mut spellings: Vec<Vec<u8>>) -> Result<ParserFactory, &'static str> {
     for spelling in &mut spellings {
-        if spelling.len() > LONGEST || !spelling.iter().all(|byte| is_of_text(*byte)) {
+        if spelling.len() > MAX_TOKEN_BYTES || !spelling.iter().all(|byte| is_of_text(*byte)) {
             spelling.clear();
         }
     }

@@ -7,7 +7,9 @@ use super::device::DeviceChoice;
 use super::placement::Footprint;
 use crate::formats::coarsest_format;
 use crate::options::Options;
-use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, NgramProposer, Speculation};
+use crate::speculation::{
+    DraftModel, Drafter, Lengths, MAX_DRAFT_TOKENS, NgramProposer, Speculation,
+};
 use crate::tokenizer::ChatTokenizer;
 use crate::{Backend, Config, Format, LoadError, Model, Setup, Weights};
 
@@ -16,7 +18,7 @@ const DRAFT: &str = "draft";
 
 /// Default maximum number of tokens of a draft. With the reply's own token they are eight rows, and
 /// the kernels process rows in groups of four.
-const LENGTH: usize = 7;
+const DEFAULT_DRAFT_TOKENS: usize = 7;
 
 /// Drafter that the configuration selects.
 pub(super) enum Drafting {
@@ -50,11 +52,11 @@ impl Drafting {
     /// Returns an error if the options contradict each other or name a missing model.
     pub(super) fn new(options: &Options, models: &Models) -> Result<Self, LoadError> {
         let length = length(options);
-        if length > LONGEST {
+        if length > MAX_DRAFT_TOKENS {
             return Err(LoadError::unsupported(
                 "the option speculative_length",
                 length.to_string(),
-                format!("0 to {LONGEST}"),
+                format!("0 to {MAX_DRAFT_TOKENS}"),
             ));
         }
         let named = options.speculative_draft_model.as_deref();
@@ -120,7 +122,7 @@ impl Drafting {
 
 /// Returns the maximum number of tokens of a draft.
 fn length(options: &Options) -> usize {
-    options.speculative_length.unwrap_or(LENGTH)
+    options.speculative_length.unwrap_or(DEFAULT_DRAFT_TOKENS)
 }
 
 /// Returns the format of eight bits a weight where the shape allows it. Its rounding seldom changes

@@ -9,7 +9,7 @@ use crate::network::GpuRoom;
 use crate::{Backend, Config, LoadError, Memory, Setup};
 
 /// Bytes of a GPU's free memory that are left for the buffers of steps, at most a tenth of it.
-const LEFT: u64 = 3 << 30;
+const MAX_BYTES_LEFT: u64 = 3 << 30;
 
 /// Memory of a model, and its number of ranks.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,8 @@ fn blocks_in(rooms: &[GpuRoom], models: &[&Footprint], most: usize, one: usize) 
             let parts = models.iter().zip(&room.ranks);
             parts.map(|(own, ranks)| own.part(of(&own.memory), *ranks)).sum::<u64>()
         };
-        let free = (room.free - LEFT.min(room.free / 10)).saturating_sub(sum(|own| own.weights));
+        let free =
+            (room.free - MAX_BYTES_LEFT.min(room.free / 10)).saturating_sub(sum(|own| own.weights));
         free / sum(|own| own.position).max(1) / PAGE as u64
     });
     let fit = fits.min().and_then(|fit| usize::try_from(fit).ok()).unwrap_or(usize::MAX);

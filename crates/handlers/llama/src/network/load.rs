@@ -10,12 +10,12 @@ use crate::{Config, Format, LoadError, Tier, Weights};
 
 /// Bytes of layers below which a model runs on one thread: more threads would cost more than they
 /// gain.
-const SMALL: usize = 32 << 20;
+const MIN_PARALLEL_BYTES: usize = 32 << 20;
 
 /// Returns the number of threads of a rank with `bytes` of layers. `all` is the total, if it is
 /// configured.
 pub(super) fn threads(all: Option<usize>, bytes: usize, ranks: usize) -> usize {
-    let enough = if bytes < SMALL { 1 } else { cores() / ranks };
+    let enough = if bytes < MIN_PARALLEL_BYTES { 1 } else { cores() / ranks };
     all.map_or(enough, |all| all / ranks).max(1)
 }
 

@@ -23,7 +23,7 @@ use super::shard::Shard;
 use super::{Backend, Setup};
 
 /// Polling interval while waiting for the threads to end.
-const LOOK: Duration = Duration::from_micros(100);
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// All ranks of a model. Every step runs on each of them.
 #[derive(Debug)]
@@ -227,7 +227,7 @@ impl Drop for Others {
             if self.threads.iter().all(JoinHandle::is_finished) {
                 return self.threads.drain(..).for_each(|thread| drop(thread.join()));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
             waiting.poll();
         }
     }

@@ -12,7 +12,7 @@ use crate::{Config, Format, tensors};
 
 /// Number of layers of the models that llama.cpp calls 70B. Their value projections are small and
 /// serve many query heads each, so they get more bits.
-const LARGE: usize = 80;
+const LAYERS_OF_70B: usize = 80;
 
 /// Quantization mix of a model's matrices; vectors always stay in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,11 @@ fn mixed(most: Dtype, config: &Config, name: &str) -> Dtype {
     if (values || name.ends_with("down_proj.weight")) && more_bits(layer, config.layers) {
         return Dtype::Q6_K;
     }
-    if values && most == Dtype::Q4_K && config.layers == LARGE && config.heads != config.kv_heads {
+    if values
+        && most == Dtype::Q4_K
+        && config.layers == LAYERS_OF_70B
+        && config.heads != config.kv_heads
+    {
         return Dtype::Q5_K;
     }
     most

@@ -10,9 +10,9 @@ use super::{QuantizeError, write};
 use crate::{Config, Format};
 
 /// Weights of a block of 32, of one of 256, and of a part of it.
-const SHORT: usize = 32;
-const WIDE: usize = 256;
-const PART: usize = 16;
+const BLOCK32: usize = 32;
+const BLOCK256: usize = 256;
+const PART_WEIGHTS: usize = 16;
 
 /// Levels of IQ4_NL and IQ4_XS.
 const LEVELS: [f32; 16] = [
@@ -88,7 +88,7 @@ fn dtype_of(format: Format) -> Dtype {
 /// Appends the weights in a format to `out`. The weights are finite and fill whole blocks. Returns
 /// false if the format is none of this module's.
 pub(super) fn convert(weights: &[f32], dtype: Dtype, out: &mut Vec<u8>) -> bool {
-    let short: fn(&[f32; SHORT], &mut Vec<u8>) = match dtype {
+    let short: fn(&[f32; BLOCK32], &mut Vec<u8>) = match dtype {
         Dtype::Q8_1 => q8_1,
         Dtype::Q4_0 => q4_0,
         Dtype::Q4_1 => q4_1,
@@ -97,7 +97,7 @@ pub(super) fn convert(weights: &[f32], dtype: Dtype, out: &mut Vec<u8>) -> bool 
         Dtype::IQ4_NL => iq4_nl,
         Dtype::MXFP4 => mxfp4,
         Dtype::Q2_K | Dtype::Q3_K | Dtype::IQ4_XS => {
-            let wide: fn(&[f32; WIDE], &mut Vec<u8>) = match dtype {
+            let wide: fn(&[f32; BLOCK256], &mut Vec<u8>) = match dtype {
                 Dtype::Q2_K => q2_k,
                 Dtype::Q3_K => q3_k,
                 _ => iq4_xs,
@@ -145,53 +145,53 @@ fn place(table: &[f32; 16], x: f32, scale: f32) -> u8 {
 }
 
 /// Appends four bits of each value: the first half in the low nibbles.
-fn nibbles(values: &[u8; SHORT], out: &mut Vec<u8>) {
-    out.extend((0..SHORT / 2).map(|k| values[k] & 15 | values[k + SHORT / 2] << 4));
+fn nibbles(values: &[u8; BLOCK32], out: &mut Vec<u8>) {
+    out.extend((0..BLOCK32 / 2).map(|k| values[k] & 15 | values[k + BLOCK32 / 2] << 4));
 }
 
 /// Appends the upper bits of five-bit values, then their lower ones.
-fn fives(values: &[u8; SHORT], out: &mut Vec<u8>) {
-    let high = (0..SHORT).fold(0u32, |bits, k| bits | u32::from(values[k] >> 4 & 1) << k);
+fn fives(values: &[u8; BLOCK32], out: &mut Vec<u8>) {
+    let high = (0..BLOCK32).fold(0u32, |bits, k| bits | u32::from(values[k] >> 4 & 1) << k);
     out.extend(high.to_le_bytes());
     nibbles(values, out);
 }
 
-fn q8_1(weights: &[f32; SHORT], out: &mut Vec<u8>) {
+fn q8_1(weights: &[f32; BLOCK32], out: &mut Vec<u8>) {
     let d = put(widest(weights).abs() / 127.0, out);
     let values = weights.map(|x| steps(x, d, -127, 127));
     put(d * values.iter().sum::<i32>() as f32, out);
     out.extend(values.map(|value| value as i8 as u8));
 }
 
-fn q4_0(weights: &[f32; SHORT], out: &mut Vec<u8>) {
+fn q4_0(weights: &[f32; BLOCK32], out: &mut Vec<u8>) {
     let d = put(widest(weights) / -8.0, out);
     nibbles(&weights.map(|x| (steps(x, d, -8, 7) + 8) as u8), out);
 }
 
-fn q4_1(weights: &[f32; SHORT], out: &mut Vec<u8>) {
+fn q4_1(weights: &[f32; BLOCK32], out: &mut Vec<u8>) {
     let (least, most) = ends(weights);
     let (d, min) = (put((most - least) / 15.0, out), put(least, out));
     nibbles(&weights.map(|x| steps(x - min, d, 0, 15) as u8), out);
 }
 
-fn q5_0(weights: &[f32; SHORT], out: &mut Vec<u8>) {
+fn q5_0(weights: &[f32; BLOCK32], out: &mut Vec<u8>) {
     let d = put(widest(weights) / -16.0, out);
     fives(&weights.map(|x| (steps(x, d, -16, 15) + 16) as u8), out);
 }
 
-fn q5_1(weights: &[f32; SHORT], out: &mut Vec<u8>) {
+fn q5_1(weights: &[f32; BLOCK32], out: &mut Vec<u8>) {
     let (least, most) = ends(weights);
     let (d, min) = (put((most - least) / 31.0, out), put(least, out));
     fives(&weights.map(|x| steps(x - min, d, 0, 31) as u8), out);
 }
 
-fn iq4_nl(weights: &[f32; SHORT], out: &mut Vec<u8>) {
+fn iq4_nl(weights: &[f32; BLOCK32], out: &mut Vec<u8>) {
     let d = put(widest(weights) / LEVELS[0], out);
     nibbles(&weights.map(|x| place(&LEVELS, x, d)), out);
 }
 
 /// The largest weight gets the exponent of the largest floats, 4 and 6.
-fn mxfp4(weights: &[f32; SHORT], out: &mut Vec<u8>) {
+fn mxfp4(weights: &[f32; BLOCK32], out: &mut Vec<u8>) {
     let largest = widest(weights).abs();
     let power = if largest > 0.0 { largest.log2().floor() as i32 - 2 } else { -127 };
     let power = power.clamp(-127, 124);
@@ -200,7 +200,7 @@ fn mxfp4(weights: &[f32; SHORT], out: &mut Vec<u8>) {
 }
 
 /// Appends two bits of each value: of each 128 columns, four parts of 32 share a byte.
-fn pairs(values: &[u8; WIDE], out: &mut Vec<u8>) {
+fn pairs(values: &[u8; BLOCK256], out: &mut Vec<u8>) {
     for half in values.as_chunks::<128>().0 {
         out.extend(
             (0..32).map(|k| {
@@ -210,8 +210,8 @@ fn pairs(values: &[u8; WIDE], out: &mut Vec<u8>) {
     }
 }
 
-fn q2_k(weights: &[f32; WIDE], out: &mut Vec<u8>) {
-    let parts = weights.as_chunks::<PART>().0;
+fn q2_k(weights: &[f32; BLOCK256], out: &mut Vec<u8>) {
+    let parts = weights.as_chunks::<PART_WEIGHTS>().0;
     let ends: Vec<(f32, f32)> = parts.iter().map(|part| ends(part)).collect();
     let (mut widest, mut least) = (0.0f32, 0.0f32);
     for (from, to) in &ends {
@@ -219,8 +219,9 @@ fn q2_k(weights: &[f32; WIDE], out: &mut Vec<u8>) {
     }
     let mut factors = Vec::new();
     let (d, min) = (put(widest / 15.0, &mut factors), put(least / 15.0, &mut factors));
-    let mut values = [0; WIDE];
-    for ((part, (from, to)), values) in parts.iter().zip(ends).zip(values.as_chunks_mut::<PART>().0)
+    let mut values = [0; BLOCK256];
+    for ((part, (from, to)), values) in
+        parts.iter().zip(ends).zip(values.as_chunks_mut::<PART_WEIGHTS>().0)
     {
         let scale = steps((to - from) / 3.0, d, 0, 15);
         let below = steps(-from, min, 0, 15);
@@ -232,14 +233,16 @@ fn q2_k(weights: &[f32; WIDE], out: &mut Vec<u8>) {
     out.extend(factors);
 }
 
-fn q3_k(weights: &[f32; WIDE], out: &mut Vec<u8>) {
-    let parts = weights.as_chunks::<PART>().0;
+fn q3_k(weights: &[f32; BLOCK256], out: &mut Vec<u8>) {
+    let parts = weights.as_chunks::<PART_WEIGHTS>().0;
     let scales: Vec<f32> = parts.iter().map(|part| widest(part) / -4.0).collect();
     let mut factor = Vec::new();
     let d = put(widest(&scales) / -32.0, &mut factor);
     let scales: Vec<i32> = scales.into_iter().map(|scale| steps(scale, d, -32, 31)).collect();
-    let mut values = [0; WIDE];
-    for ((part, scale), values) in parts.iter().zip(&scales).zip(values.as_chunks_mut::<PART>().0) {
+    let mut values = [0; BLOCK256];
+    for ((part, scale), values) in
+        parts.iter().zip(&scales).zip(values.as_chunks_mut::<PART_WEIGHTS>().0)
+    {
         *values = part.map(|x| (steps(x, d * *scale as f32, -4, 3) + 4) as u8);
     }
     out.extend(
@@ -256,8 +259,8 @@ fn q3_k(weights: &[f32; WIDE], out: &mut Vec<u8>) {
     out.extend(factor);
 }
 
-fn iq4_xs(weights: &[f32; WIDE], out: &mut Vec<u8>) {
-    let parts = weights.as_chunks::<SHORT>().0;
+fn iq4_xs(weights: &[f32; BLOCK256], out: &mut Vec<u8>) {
+    let parts = weights.as_chunks::<BLOCK32>().0;
     let scales: Vec<f32> = parts.iter().map(|part| widest(part) / LEVELS[0]).collect();
     let d = put(widest(&scales) / -32.0, out);
     let scales: Vec<i32> = scales.into_iter().map(|scale| steps(scale, d, -32, 31)).collect();

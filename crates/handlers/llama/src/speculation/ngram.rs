@@ -10,7 +10,7 @@ use nsbridge_handler::Result;
 use super::{Continuation, Drafter};
 
 /// Minimum length of a suffix, in tokens.
-const SHORTEST: usize = 2;
+const MIN_SUFFIX_TOKENS: usize = 2;
 
 /// N-gram proposer with suffixes of up to `longest` tokens.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct NgramProposer {
 impl NgramProposer {
     /// Creates a proposer with suffixes of up to `longest` tokens, at least two.
     pub(crate) fn new(longest: usize) -> Self {
-        Self { longest: longest.max(SHORTEST) }
+        Self { longest: longest.max(MIN_SUFFIX_TOKENS) }
     }
 }
 
@@ -45,7 +45,7 @@ impl Drafter for NgramProposer {
 /// have at most `longest` tokens.
 fn follows(tokens: &[u32], longest: usize) -> Option<usize> {
     let last = tokens.len().checked_sub(1)?;
-    let mut best = (SHORTEST - 1, None);
+    let mut best = (MIN_SUFFIX_TOKENS - 1, None);
     for end in (0..last).rev().filter(|end| tokens[*end] == tokens[last]) {
         let alike = tokens[..=end].iter().rev().zip(tokens.iter().rev());
         let count = alike.take(longest).take_while(|(a, b)| a == b).count();

@@ -103,7 +103,7 @@ fn prompt(seed: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| (i * i + 7 * seed * i + seed) % 70).collect()
 }
 
-const LONGEST: usize = 600;
+const MAX_TOKENS: usize = 600;
 
 /// Returns the logits of a prompt's tokens run alone, one by one, on one thread of the portable
 /// tier.
@@ -114,7 +114,7 @@ fn alone(seed: u32, which: Which, formats: (Format, KvFormat)) -> Vec<Bits> {
     let key = (seed, which, format!("{formats:?}"));
     let all = known.get_or_insert_default().entry(key).or_insert_with(|| {
         let mut model = open(which, formats, Tier::Portable, (1, 1));
-        let all = network::logits(&mut model, &prompt(seed, LONGEST), 1);
+        let all = network::logits(&mut model, &prompt(seed, MAX_TOKENS), 1);
         all.iter().map(|logits| bits(logits)).collect()
     });
     all.clone()
@@ -143,7 +143,7 @@ fn open_on(
         tier: Some(tier),
         format: CONVERTED.contains(&format).then_some(format),
         kv,
-        blocks: 3 * LONGEST.div_ceil(32),
+        blocks: 3 * MAX_TOKENS.div_ceil(32),
         ..Setup::default()
     };
     #[cfg(feature = "testing")]
@@ -184,7 +184,7 @@ fn event() -> impl Strategy<Value = Event> {
 fn check(model: &mut Model, which: Which, formats: (Format, KvFormat), steps: &[[Event; 3]]) {
     let new = |seed| Running {
         seed,
-        tokens: prompt(seed, LONGEST),
+        tokens: prompt(seed, MAX_TOKENS),
         table: BlockTable::default(),
         done: 0,
     };
@@ -194,7 +194,7 @@ fn check(model: &mut Model, which: Which, formats: (Format, KvFormat), steps: &[
         let mut counts = [0; 3];
         for ((place, event), count) in places.iter_mut().zip(step).zip(&mut counts) {
             match event {
-                Event::Run(tokens) => *count = (*tokens).min(LONGEST - place.done),
+                Event::Run(tokens) => *count = (*tokens).min(MAX_TOKENS - place.done),
                 Event::Rest => {}
                 Event::Replace(seed) => {
                     model.cache().release(std::mem::replace(place, new(*seed)).table);
@@ -235,7 +235,7 @@ fn check(model: &mut Model, which: Which, formats: (Format, KvFormat), steps: &[
     for place in places {
         model.cache().release(place.table);
     }
-    assert_eq!(model.cache().free(), 3 * LONGEST.div_ceil(32));
+    assert_eq!(model.cache().free(), 3 * MAX_TOKENS.div_ceil(32));
 }
 
 proptest! {

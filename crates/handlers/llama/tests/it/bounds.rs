@@ -28,7 +28,7 @@ fn timed(llama: &Arc<Llama>, input: Vec<u8>) -> (Result<Finish>, Duration) {
 
 /// Time limit of a refusal. The promise is that it comes at once, so that it delays no other tenant;
 /// the limit is generous, for a build without optimization and concurrent tests.
-const AT_ONCE: Duration = Duration::from_secs(15);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[track_caller]
 fn check_refused_at_once(llama: &Arc<Llama>, input: Vec<u8>, word: &str) {
@@ -37,7 +37,7 @@ fn check_refused_at_once(llama: &Arc<Llama>, input: Vec<u8>, word: &str) {
         Err(Error::BadInput(why)) => assert!(why.contains(word) && why.len() < 300, "{why}"),
         other => panic!("{other:?}"),
     }
-    assert!(took < AT_ONCE, "{word}: {took:?}");
+    assert!(took < REFUSAL_TIMEOUT, "{word}: {took:?}");
 }
 
 /// Returns a JSON list with `count` copies of `each`.

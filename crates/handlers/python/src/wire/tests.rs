@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::os::unix::net::UnixStream as StdStream;
 
-use super::{MOST, Wire, frame};
+use super::{MAX_FRAME_BYTES, Wire, frame};
 use crate::messages::{FromPython, ToSlot};
 
 fn pair() -> (StdStream, Wire) {
@@ -45,7 +45,7 @@ async fn a_frame_that_is_no_message_is_refused_without_being_quoted() {
         assert!(!refused.contains("canary"), "{refused}");
     }
     let (mut theirs, mut wire) = pair();
-    theirs.write_all(&(MOST as u32 + 1).to_be_bytes()).unwrap();
+    theirs.write_all(&(MAX_FRAME_BYTES as u32 + 1).to_be_bytes()).unwrap();
     assert!(wire.next().await.is_err());
 }
 

@@ -10,7 +10,7 @@ use nsbridge_testkit::s3::{Fault, Faults, Kind, Rule, When};
 
 use super::{Fixture, on_a_thread, store_on, top};
 
-const LARGE: &str = "model-00001-of-00002.safetensors";
+const LARGE_FILE: &str = "model-00001-of-00002.safetensors";
 
 /// Loads all weights; returns the error message on failure.
 fn load(model: &Model) -> Result<Vec<Vec<u8>>, String> {
@@ -61,7 +61,7 @@ async fn check_refused(fixture: &Fixture, rule: Rule, reason: &str) {
 }
 
 fn on_large(fault: Fault) -> Rule {
-    Rule::new(fault).of(LARGE)
+    Rule::new(fault).of(LARGE_FILE)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,14 +123,14 @@ async fn an_error_has_its_cause_as_its_source_and_does_not_repeat_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_object_of_the_same_size_is_refused_too() {
     let fixture = Fixture::new().await;
-    let mut other = fixture.file(LARGE);
+    let mut other = fixture.file(LARGE_FILE);
     other[30_000_000] ^= 1;
     let changed = on_large(Fault::Change(other.clone().into())).when(When::Nth(2));
     check_refused(&fixture, changed, "changed while it was read").await;
     // An object that was replaced earlier is detected by its digests.
-    fixture.server.put("models", &format!("tale/r1/{LARGE}"), other);
+    fixture.server.put("models", &format!("tale/r1/{LARGE_FILE}"), other);
     let refused = load_under(&fixture, Faults::none()).await.unwrap_err();
-    assert!(refused.contains("chunk 1 of") && refused.contains(LARGE), "{refused}");
+    assert!(refused.contains("chunk 1 of") && refused.contains(LARGE_FILE), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

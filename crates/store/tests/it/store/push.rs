@@ -5,7 +5,7 @@ use nsbridge_testkit::s3::{Fault, Faults, Kind, Rule, When};
 
 use super::{Fixture, changed, push_of, store_on, top};
 
-const LARGE: &str = "model-00001-of-00002.safetensors";
+const LARGE_FILE: &str = "model-00001-of-00002.safetensors";
 
 fn at(version: &str) -> Location {
     format!("s3://models/tale@{version}").parse().unwrap()
@@ -26,12 +26,12 @@ async fn what_was_pushed_is_pulled_again_file_by_file() {
         assert!(copied == fixture.file(&file.path), "{}", file.path);
     }
     // Intact files are kept and a truncated file is fetched again.
-    let large = copy.path().join(LARGE);
+    let large = copy.path().join(LARGE_FILE);
     std::fs::File::options().write(true).open(&large).unwrap().set_len(20_000_000).unwrap();
     let before = store.counts().from_store.get();
     store.pull(&opened, copy.path(), |_| ()).await.unwrap();
     let fetched = store.counts().from_store.get() - before;
-    assert!(std::fs::read(&large).unwrap() == fixture.file(LARGE));
+    assert!(std::fs::read(&large).unwrap() == fixture.file(LARGE_FILE));
     assert!(fetched < 25 << 20, "{fetched}");
     assert!(store.verify(&opened, |_| ()).await.unwrap().is_empty());
 }
@@ -46,7 +46,7 @@ async fn a_push_that_is_repeated_sends_nothing_and_one_that_broke_off_goes_on() 
     let push = push_of(fixture.dir.path());
     let second = changed(push, |push| push.revision = Some("r2".to_owned()));
     // The third part of the large file never arrives.
-    let third = Rule::new(Fault::SLOW_DOWN).on([Kind::Put]).of(LARGE).when(When::After(2));
+    let third = Rule::new(Fault::SLOW_DOWN).on([Kind::Put]).of(LARGE_FILE).when(When::After(2));
     fixture.server.faults(Faults::none().with(third));
     let broken = store.push(second.clone(), |_| ()).await.unwrap_err();
     assert!(matches!(broken, StoreError::Unreachable { .. }), "{broken}");
@@ -55,7 +55,7 @@ async fn a_push_that_is_repeated_sends_nothing_and_one_that_broke_off_goes_on() 
     fixture.server.reset_counts();
     let pushed = store.push(second, |_| ()).await.unwrap();
     assert!(!pushed.was_there);
-    let sent = fixture.server.counts().of(&format!("models/tale/r2/{LARGE}")).puts;
+    let sent = fixture.server.counts().of(&format!("models/tale/r2/{LARGE_FILE}")).puts;
     assert_eq!(sent, 1, "two of three parts were there");
     assert_eq!(fixture.server.uploads("models"), 0);
     let opened = store.model(&at("r2").into()).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_model_without_a_manifest_is_served_as_it_is() {
     assert!(opened.manifest.is_none());
     let copy = tempfile::tempdir().unwrap();
     store.pull(&opened, copy.path(), |_| ()).await.unwrap();
-    assert!(std::fs::read(copy.path().join(LARGE)).unwrap() == fixture.file(LARGE));
+    assert!(std::fs::read(copy.path().join(LARGE_FILE)).unwrap() == fixture.file(LARGE_FILE));
     assert!(store.verify(&opened, |_| ()).await.is_err());
     let nothing: Location = "s3://models/tall".parse().unwrap();
     let missing = store.model(&nothing.into()).await.unwrap_err().to_string();

@@ -46,10 +46,10 @@ const KILL_BATCH: [Duration; 3] =
     [Duration::from_secs(15), Duration::from_secs(35), Duration::from_secs(55)];
 
 /// Interval at which memory is read.
-const LOOK: Duration = Duration::from_millis(500);
+const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time limit for all lines.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const LINES_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -87,8 +87,8 @@ async fn main() -> Result<()> {
     let over = Arc::new(AtomicBool::new(false));
     let asking = tokio::spawn(interactive_until(client.clone(), over.clone()));
     while !batch.has_ended()? {
-        ensure!(began.elapsed() < PATIENCE, "the batch did not end: {}", batch.last_line());
-        sleep(LOOK).await;
+        ensure!(began.elapsed() < LINES_TIMEOUT, "the batch did not end: {}", batch.last_line());
+        sleep(MEMORY_INTERVAL).await;
         memory.extend(batch.resident().ok());
         if since.elapsed() >= KILL_WORKER * (worker_kills + 1) {
             let number = worker_kills as usize % WORKERS;
@@ -126,7 +126,7 @@ async fn main() -> Result<()> {
 async fn watched(batch: &mut fleet::Program, memory: &mut Vec<u64>) -> Result<()> {
     while !batch.has_ended()? {
         memory.extend(batch.resident().ok());
-        sleep(LOOK).await;
+        sleep(MEMORY_INTERVAL).await;
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ const QUESTIONS: [(&str, Question, usize); 4] = [
 ];
 
 /// Time that a build has for an answer. An old build may have a defect that hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Process of a build.
 struct Build {
@@ -59,14 +59,15 @@ impl Build {
     }
 
     async fn line(&mut self) -> Result<String> {
-        let line = timeout(PATIENCE, self.answers.next_line()).await.context("no answer came")?;
+        let line =
+            timeout(ANSWER_TIMEOUT, self.answers.next_line()).await.context("no answer came")?;
         line?.context("it ended; it says why above")
     }
 
     async fn stop(self) -> Result<()> {
         let Self { mut child, questions, .. } = self;
         drop(questions);
-        let ended = timeout(PATIENCE, child.wait()).await.context("it did not end")?;
+        let ended = timeout(ANSWER_TIMEOUT, child.wait()).await.context("it did not end")?;
         ensure!(ended?.success(), "it failed; it says why above");
         Ok(())
     }

@@ -23,7 +23,7 @@ use crate::stamp::{delays, now};
 const POLL: Duration = Duration::from_secs(20);
 
 /// Time limit of a request; the first one includes the worker's start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Runpod {
     worker: Child,
@@ -151,7 +151,7 @@ impl Runpod {
 
     async fn post(&mut self, posts: &mut mpsc::UnboundedReceiver<Post>) -> Result<Post> {
         let post = tokio::select! {
-            post = timeout(PATIENCE, posts.recv()) => post,
+            post = timeout(REQUEST_TIMEOUT, posts.recv()) => post,
             ended = self.worker.wait() => anyhow::bail!("its worker ended: {}", ended?),
         };
         post.context("it posted nothing for a minute")?.context("the job is gone")

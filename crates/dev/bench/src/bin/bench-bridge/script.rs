@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 /// Time limit of an order; the first one includes the peer's start.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Time limit for the exit of a peer.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -101,7 +101,7 @@ impl Script {
     async fn ask<T: DeserializeOwned>(&mut self, order: &Value) -> Result<T> {
         let _ = self.orders.write_all(format!("{order}\n").as_bytes()).await;
         let mut line = String::new();
-        let read = timeout(PATIENCE, self.answers.read_line(&mut line)).await;
+        let read = timeout(ORDER_TIMEOUT, self.answers.read_line(&mut line)).await;
         if read.context("it gave no answer within two minutes")?? == 0 {
             bail!("it ended: {}", last_words(&self.log));
         }

@@ -19,10 +19,10 @@ const fn questions(rounds: [usize; 4]) -> [Question; 4] {
 }
 
 /// Questions of a round that asks each of them once.
-const LONG: [Question; 4] = questions([24, 16, 8, 3]);
+const ROUND_QUESTIONS: [Question; 4] = questions([24, 16, 8, 3]);
 
 /// Questions of a block, and the number of blocks of a round.
-const SHORT: [Question; 4] = questions([8, 4, 3, 1]);
+const BLOCK_QUESTIONS: [Question; 4] = questions([8, 4, 3, 1]);
 const BLOCKS: usize = 6;
 
 /// Questions of a block for a model whose steps take less than a millisecond. The first steps of an
@@ -85,7 +85,7 @@ impl Group {
         for round in 0..=rounds {
             let bandwidth = bandwidth.map_or(0.0, Bandwidth::measure);
             let mut times = self.no_times();
-            self.ask_each(LONG, round, &mut times)?;
+            self.ask_each(ROUND_QUESTIONS, round, &mut times)?;
             self.take(&times, bandwidth, round > 0);
         }
         Ok(())
@@ -94,7 +94,7 @@ impl Group {
     /// Runs one round in blocks of short questions, after a warm-up. A phase of the machine that
     /// lasts longer than a block meets all engines.
     pub(crate) fn measure_in_blocks(&mut self, is_small: bool) -> Result<()> {
-        let questions = if is_small { SHORT_OF_SMALL } else { SHORT };
+        let questions = if is_small { SHORT_OF_SMALL } else { BLOCK_QUESTIONS };
         self.ask_each(questions, 0, &mut self.no_times())?;
         let mut times = self.no_times();
         for block in 0..BLOCKS {

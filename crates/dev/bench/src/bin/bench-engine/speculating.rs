@@ -27,7 +27,7 @@ const PROMPTS: [&str; 12] = [
 ];
 
 /// Maximum number of tokens of a story.
-const LENGTH: usize = 220;
+const MAX_STORY_TOKENS: usize = 220;
 
 const ROUNDS: usize = 5;
 
@@ -93,7 +93,7 @@ fn load(models: &Path, draft: Option<&str>, ngram: Option<usize>) -> Result<Llam
 fn request(prompt: &str, temperature: f64) -> Value {
     json!({
         "messages": [{ "role": "user", "content": prompt }],
-        "temperature": temperature, "max_tokens": LENGTH
+        "temperature": temperature, "max_tokens": MAX_STORY_TOKENS
     })
 }
 

@@ -23,7 +23,7 @@ const TASKS: usize = 50;
 const ADDRESSES: u32 = 8;
 
 /// Time limit for a request beside the crowd.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Measures a gateway with idle connections, and another with streams that wait for their token.
 pub(crate) async fn measure(programs: &Programs, report: &mut Report) -> Result<()> {
@@ -104,7 +104,7 @@ async fn beside(address: SocketAddr) -> Result<()> {
         stream.send(&Call::page("/readyz")).await?;
         stream.until(|received| received.starts_with(b"HTTP/1.1 200")).await
     };
-    timeout(PATIENCE, ask).await.context("no answer in two seconds")?
+    timeout(REQUEST_TIMEOUT, ask).await.context("no answer in two seconds")?
 }
 
 /// Raises the limit of open files of this process to what the system allows.

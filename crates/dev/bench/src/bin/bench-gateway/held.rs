@@ -22,7 +22,7 @@ const TOKENS: usize = 60;
 const STREAMS: [usize; 8] = [50, 100, 200, 300, 400, 600, 800, 1000];
 
 /// Maximum ratio of the 99th percentile of the gaps to their median.
-const LIMIT: f64 = 2.0;
+const MAX_GAP_RATIO: f64 = 2.0;
 
 /// Measures the highest number of streams with even gaps.
 pub(crate) async fn streams(url: &str, report: &mut Report) -> Result<()> {
@@ -33,7 +33,7 @@ pub(crate) async fn streams(url: &str, report: &mut Report) -> Result<()> {
         let mut gaps = gaps(&place, streams).await?;
         let (middle, late) = (median(&mut gaps), percentile(&mut gaps, 0.99));
         eprintln!("{streams} streams: gaps of {middle:.0} ms, p99 {late:.0} ms");
-        if late > LIMIT * middle {
+        if late > MAX_GAP_RATIO * middle {
             break;
         }
         (held, ratio) = (streams, Some(late / middle));
@@ -45,7 +45,7 @@ pub(crate) async fn streams(url: &str, report: &mut Report) -> Result<()> {
         value: held as f64,
         unit: "streams",
         better: "higher",
-        peer: Some(format!("p99 of the gaps over their median {ratio}, at most {LIMIT}")),
+        peer: Some(format!("p99 of the gaps over their median {ratio}, at most {MAX_GAP_RATIO}")),
         peer_value: None,
         ratio: None,
     });

@@ -21,7 +21,7 @@ const REQUESTS: usize = 32;
 const TOKENS: usize = 64;
 
 /// Numbers of concurrent requests.
-const AT_ONCE: [usize; 3] = [1, 4, 16];
+const CONCURRENCIES: [usize; 3] = [1, 4, 16];
 
 /// Server that is measured.
 struct Server {
@@ -57,7 +57,7 @@ pub(crate) async fn measure(programs: &Programs, report: &mut Report) -> Result<
             Err(error) => drop(missing(report, "litellm", &error)),
         }
     }
-    for at_once in AT_ONCE {
+    for at_once in CONCURRENCIES {
         first(&ours, llama.as_ref(), &proxies, at_once, report).await?;
     }
     for at_once in [1, 4, 16] {

@@ -10,7 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// Time limit for a part of a response.
-const PATIENCE: Duration = Duration::from_secs(120);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Request of a streamed reply.
 #[derive(Clone, Debug)]
@@ -178,7 +178,7 @@ impl Stream {
     pub(crate) async fn read(&mut self) -> Result<()> {
         // A buffer that is drained would be read into a few bytes at a time.
         self.received.reserve(16 << 10);
-        let read = timeout(PATIENCE, self.tcp.read_buf(&mut self.received)).await;
+        let read = timeout(RESPONSE_TIMEOUT, self.tcp.read_buf(&mut self.received)).await;
         if read.context("nothing came for two minutes")?? == 0 {
             bail!("the server closed the connection after {}", tail(&self.received));
         }

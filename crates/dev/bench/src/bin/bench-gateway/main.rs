@@ -32,7 +32,7 @@ use words::Pace;
 const ROUNDS: usize = 5;
 
 /// Numbers of concurrent requests.
-const AT_ONCE: [usize; 4] = [1, 4, 16, 64];
+const CONCURRENCIES: [usize; 4] = [1, 4, 16, 64];
 
 /// Number of requests of a round at each number of concurrent requests.
 const REQUESTS: usize = 256;
@@ -56,7 +56,7 @@ async fn main() -> Result<()> {
     let mut report = Report::new("gateway")?;
     if runs("own") {
         let place = Place::start(&url, Pace { tasks: 64, every: Duration::ZERO }).await?;
-        for at_once in AT_ONCE {
+        for at_once in CONCURRENCIES {
             first(&place, at_once, &mut report).await?;
         }
         tokens(&place, &mut report).await?;

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::http::{Call, Stream};
 
 /// Time limit for the start of a program.
-const PATIENCE: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Name of the model of all programs.
 pub(crate) const MODEL: &str = "smollm2";
@@ -50,7 +50,7 @@ impl Program {
         loop {
             match try_it().await {
                 Ok(()) => return Ok(self),
-                Err(error) if began.elapsed() > PATIENCE => {
+                Err(error) if began.elapsed() > START_TIMEOUT => {
                     bail!("{} is not ready: {error:#}; {}", self.name, self.last_line())
                 }
                 Err(_) => sleep(Duration::from_millis(50)).await,
@@ -268,7 +268,7 @@ pub(crate) async fn serves(address: SocketAddr, call: &Call) -> Result<()> {
     let began = Instant::now();
     loop {
         match answers_call(address, call).await {
-            Err(_) if began.elapsed() < PATIENCE => sleep(Duration::from_millis(50)).await,
+            Err(_) if began.elapsed() < START_TIMEOUT => sleep(Duration::from_millis(50)).await,
             answered => return answered,
         }
     }

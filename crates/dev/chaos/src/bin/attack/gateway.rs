@@ -24,19 +24,19 @@ use crate::stage::Stage;
 use crate::verdict::Verdict;
 
 /// Maximum number of attacks under way.
-const AT_ONCE: usize = 2;
+const MAX_CONCURRENT_ATTACKS: usize = 2;
 
 /// Number of keys of the attacker, all of one tenant.
 const KEYS: usize = 5;
 
 /// Size of a large body, in bytes: as large as a gateway takes.
-const LARGE: usize = 8_300_000;
+const LARGE_BODY_BYTES: usize = 8_300_000;
 
 /// Time for which an attack holds its connections.
 const HOLD: Duration = Duration::from_secs(5);
 
 /// Time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Number of the attacker's addresses. The well-behaved tenant has another one.
 const ADDRESSES: usize = 3;
@@ -140,7 +140,7 @@ impl Target {
 /// Reads the status of an answer; `cut` if the connection ends before it.
 async fn status(stream: &mut TcpStream) -> Result<String> {
     let mut line = [0; 12];
-    match timeout(PATIENCE, stream.read_exact(&mut line)).await {
+    match timeout(ANSWER_TIMEOUT, stream.read_exact(&mut line)).await {
         Ok(Ok(_)) => Ok(String::from_utf8_lossy(&line[9..]).into_owned()),
         Ok(Err(_)) => Ok("cut".to_owned()),
         Err(_) => Ok("no answer".to_owned()),
@@ -184,7 +184,7 @@ pub(crate) async fn attack(
     let ways = if ways.is_empty() { Attack::value_variants().to_vec() } else { ways };
     let mut order: Vec<Attack> = ways.iter().rev().copied().collect();
     while Instant::now() < until {
-        while running.len() >= AT_ONCE {
+        while running.len() >= MAX_CONCURRENT_ATTACKS {
             running.join_next().await.transpose().context("an attack panicked")?;
         }
         let attack = order.pop().unwrap_or_else(|| random.of(&ways));
@@ -248,7 +248,7 @@ impl One {
                 self.random.of(&[r#"{"":0},"#, "0,", "[],", r#""","#, "null,", r#"{"a":[]},"#]);
             let (path, begin, end) = self.random.of(VALUES);
             let begin = format!(r#"{{"model":"{}",{begin}"#, self.stage.model);
-            let times = (LARGE - begin.len()) / item.len();
+            let times = (LARGE_BODY_BYTES - begin.len()) / item.len();
             let body = format!("{begin}{}0{end}}}", item.repeat(times)).into_bytes();
             let (target, key) = (self.target.clone(), self.key());
             asked.spawn(async move { target.post(path, &key, &body).await });

@@ -28,7 +28,7 @@ const IDLE_PART: u32 = 6;
 const MEASURED: u32 = 8;
 
 /// Deadline of each request, which must hold under attack too.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 
 const TOKENS: u32 = 10;
 
@@ -119,7 +119,7 @@ impl Neighbor {
             match ended? {
                 Ok((took, _)) => verdict.first_token(self.door.name(), attacked, took),
                 Err(error) => {
-                    verdict.first_token(self.door.name(), attacked, PATIENCE);
+                    verdict.first_token(self.door.name(), attacked, REQUEST_DEADLINE);
                     verdict.fails(&format!("the neighbor's request failed: {error:#}"));
                 }
             }
@@ -172,12 +172,12 @@ async fn ask(question: Question) -> Result<(Duration, String)> {
         Door::Broker { client, tenant } => {
             let mut ask = Request::new(model, tenant).input(input);
             ask.seed = Some(SEED);
-            ask.timeout = PATIENCE;
+            ask.timeout = REQUEST_DEADLINE;
             at_broker(&client, ask).await?
         }
         Door::Gateway { address, key } => {
             let answer = at_gateway(address, &key, &model, input);
-            timeout(PATIENCE, answer).await.context("its reply is late")??
+            timeout(REQUEST_DEADLINE, answer).await.context("its reply is late")??
         }
     };
     ensure!(!text.is_empty(), "its reply is empty");

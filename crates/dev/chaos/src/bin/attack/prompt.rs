@@ -28,7 +28,7 @@ const TIMES: usize = 1000;
 /// Number of rows of the embedding of the bundled model.
 const ROWS: u64 = 4096;
 
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_REQUESTS: usize = 8;
 
 /// Name of a tokenizer, and the change that makes it of the bundled one.
 type Kind = (&'static str, fn(&mut Value));
@@ -191,7 +191,7 @@ impl Target<'_> {
             if Instant::now() >= until {
                 break;
             }
-            while running.len() >= AT_ONCE {
+            while running.len() >= MAX_CONCURRENT_REQUESTS {
                 running.join_next().await.transpose().context("a prompt panicked")?;
             }
             let (name, verdict, answer) = (self.name, verdict.clone(), self.ask(input));

@@ -15,10 +15,10 @@ use crate::stage::Stage;
 use crate::verdict::Verdict;
 
 /// Maximum number of requests under way.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_REQUESTS: usize = 8;
 
 /// Deadline of each request.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Required outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,7 +236,7 @@ pub(crate) async fn attack(
     // Each attack comes once in order, then attacks are drawn at random.
     let mut order: Vec<usize> = (0..ATTACKS.len()).rev().collect();
     while Instant::now() < until {
-        while running.len() >= AT_ONCE {
+        while running.len() >= MAX_CONCURRENT_REQUESTS {
             if let Some(ended) = running.join_next().await {
                 ended.context("an attack panicked")?;
             }
@@ -244,7 +244,7 @@ pub(crate) async fn attack(
         let index = order.pop().unwrap_or_else(|| random.below(ATTACKS.len()));
         let (name, must, input) = ATTACKS[index];
         let mut ask = Request::new(stage.model.clone(), tenant.clone()).input(input(&mut random));
-        ask.timeout = PATIENCE;
+        ask.timeout = REQUEST_DEADLINE;
         let cancel_after = (random.below(10) == 0).then(|| random.below(3000) as u64);
         let (client, verdict) = (client.clone(), verdict.clone());
         running.spawn(async move { one(&client, ask, name, must, cancel_after, &verdict).await });

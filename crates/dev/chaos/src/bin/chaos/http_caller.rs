@@ -20,7 +20,7 @@ use crate::journal::{Journal, What};
 use crate::plan::{Ask, Reading};
 
 /// Pause between two tries.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Addresses of the gateways that take requests now, as a balancer has them.
 #[derive(Clone, Debug, Default)]
@@ -101,11 +101,11 @@ impl HttpCaller {
             ensure!(Instant::now() < until, "the reply was not complete in time");
             // A cut, or a gateway that is away: the caller comes back.
             let Some(address) = self.balanced.pick(self.ask.order.n + turn) else {
-                sleep(PAUSE).await;
+                sleep(RETRY_PAUSE).await;
                 continue;
             };
             let Ok((mut response, next)) = self.open(address, turn).await else {
-                sleep(PAUSE).await;
+                sleep(RETRY_PAUSE).await;
                 continue;
             };
             if self.ask.reading == Reading::AfterGate {
@@ -119,7 +119,7 @@ impl HttpCaller {
             if self.known.over {
                 return Ok(());
             }
-            sleep(PAUSE).await;
+            sleep(RETRY_PAUSE).await;
         }
         Ok(())
     }

@@ -56,7 +56,7 @@ pub(crate) const TERMINATE: &str = "terminate";
 
 /// Time limit of every step that the plan does not limit, such as the start of a process on a busy
 /// machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Delay between the last end and the end of the round. A run that must not begin any more would
 /// begin in this time.
@@ -178,7 +178,7 @@ impl Stage {
     pub(crate) fn until_taking(&mut self, name: &str) -> Result<()> {
         let worker = self.workers.get(name).with_context(|| format!("no worker {name}"))?;
         let taking = |lines: &[Line]| takes(lines, worker.pid()?).then_some(());
-        self.follow.wait(&format!("{name} to take requests"), PATIENCE, taking)
+        self.follow.wait(&format!("{name} to take requests"), STEP_TIMEOUT, taking)
     }
 
     /// Kills a worker for good.
@@ -196,7 +196,7 @@ impl Stage {
             if let Some(pid) = self.worker(worker)?.kill() {
                 break pid;
             }
-            ensure!(began.elapsed() < PATIENCE, "{worker} does not start again");
+            ensure!(began.elapsed() < STEP_TIMEOUT, "{worker} does not start again");
             sleep(Duration::from_millis(5));
         };
         self.fault("kill", worker)?;
@@ -221,7 +221,7 @@ impl Stage {
     pub(crate) fn until_said(&self, life: &str, what: &str) -> Result<()> {
         let began = Instant::now();
         while self.said(life, what).is_err() {
-            ensure!(began.elapsed() < PATIENCE, "{life} did not say `{what}`");
+            ensure!(began.elapsed() < STEP_TIMEOUT, "{life} did not say `{what}`");
             sleep(Duration::from_millis(50));
         }
         Ok(())
@@ -302,7 +302,8 @@ impl Stage {
     /// Starts a wire tap for the current client; those of earlier clients stay.
     pub(crate) fn listen(&mut self) -> Result<()> {
         let name = format!("c{}", self.clients.len());
-        let queue = self.follow.wait("the client", PATIENCE, |lines| reply_queue(lines, &name))?;
+        let queue =
+            self.follow.wait("the client", STEP_TIMEOUT, |lines| reply_queue(lines, &name))?;
         self.wiretaps.push(Wiretap::start(&self.runtime, &self.url, &queue, &self.dir)?);
         Ok(())
     }
@@ -318,7 +319,8 @@ impl Stage {
         self.fault("kill", "client")?;
         self.client()?.kill();
         let name = format!("c{}", self.clients.len());
-        self.follow.wait("the client's end", PATIENCE, |lines| gone(lines, &name, 1).then_some(()))
+        self.follow
+            .wait("the client's end", STEP_TIMEOUT, |lines| gone(lines, &name, 1).then_some(()))
     }
 
     /// Suspends the client's process with SIGSTOP for `ms` milliseconds: it reads nothing, but its
@@ -374,7 +376,7 @@ impl Stage {
     /// Waits until callers of request `n` have received this many pieces.
     pub(crate) fn until_piece(&mut self, n: usize, count: usize) -> Result<()> {
         let what = format!("piece {count} of request {n}");
-        self.follow.wait(&what, PATIENCE, |lines| (pieces(lines, n) >= count).then_some(()))
+        self.follow.wait(&what, STEP_TIMEOUT, |lines| (pieces(lines, n) >= count).then_some(()))
     }
 
     /// Returns true if the caller of request `n` received the end of the reply.
@@ -389,7 +391,7 @@ impl Stage {
 
     /// Waits until the condition holds for the journal.
     pub(crate) fn until(&mut self, what: &str, is_so: impl Fn(&[Line]) -> bool) -> Result<()> {
-        self.follow.wait(what, PATIENCE, |lines| is_so(lines).then_some(()))
+        self.follow.wait(what, STEP_TIMEOUT, |lines| is_so(lines).then_some(()))
     }
 
     /// Waits for a random duration from the seeded generator.
@@ -422,7 +424,7 @@ impl Stage {
     /// Waits until every request has ended, or its time limit is over.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let longest = self.plan.asks.iter().map(|ask| ask.after_ms + ask.timeout_ms).max();
-        let limit = Duration::from_millis(longest.unwrap_or(0)) + PATIENCE;
+        let limit = Duration::from_millis(longest.unwrap_or(0)) + STEP_TIMEOUT;
         let asks = self.plan.asks.clone();
         let (mut ended, mut seen) = (BTreeSet::new(), 0);
         self.follow.wait("the end of every request", limit, |lines| {
@@ -464,7 +466,7 @@ impl Stage {
         };
         let mut letters = connection.consume(&queue, 64).await?;
         for _ in 0..waiting {
-            let Some(letter) = timeout(PATIENCE, letters.recv()).await? else { break };
+            let Some(letter) = timeout(STEP_TIMEOUT, letters.recv()).await? else { break };
             let properties = &letter.message.properties;
             let request = properties.message_id.clone().unwrap_or_default();
             let reason = properties.text(header::REASON).unwrap_or("none").to_owned();

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::journal::{Journal, What, to_hex};
 
 /// Delay between two attempts to reach the broker.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Consumer of the frames for one client, until it is stopped or dropped.
 ///
@@ -92,7 +92,7 @@ impl Listener {
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(PAUSE) => {}
+                () = tokio::time::sleep(RETRY_PAUSE) => {}
                 () = stop.cancelled() => {}
             }
         }

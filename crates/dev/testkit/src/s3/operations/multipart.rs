@@ -19,7 +19,7 @@ use crate::s3::checksum::{Algorithm, Claim, Sum, etag_of_parts, given, md5_hex, 
 use crate::s3::store::{Bucket, Conditions, Object, Part, Upload};
 
 /// Minimum size of every part but the last, in bytes.
-const LEAST: usize = 5 << 20;
+const MIN_PART_BYTES: usize = 5 << 20;
 
 fn find<'a>(bucket: &'a mut Bucket, key: &str, id: &str) -> S3Result<&'a mut Upload> {
     let found = bucket.uploads.get_mut(id).filter(|upload| upload.key == key);
@@ -213,7 +213,7 @@ fn joined(upload: &Upload, listed: &[CompletedPart]) -> S3Result<Object> {
         listed.iter().map(|listed| part(upload, listed)).collect::<S3Result<_>>()?;
     let too_small = parts
         .split_last()
-        .is_some_and(|(_, before)| before.iter().any(|part| part.bytes.len() < LEAST));
+        .is_some_and(|(_, before)| before.iter().any(|part| part.bytes.len() < MIN_PART_BYTES));
     if too_small {
         return Err(s3_error!(EntityTooSmall, "A part but the last is smaller than 5 MiB."));
     }

@@ -9,7 +9,7 @@ use nsbridge_testkit::s3::{Fault, Faults, Kind, Rule, S3Server, When};
 
 use super::{client_of, pattern};
 
-const SIZE: usize = 1_000_000;
+const OBJECT_BYTES: usize = 1_000_000;
 
 struct Stage {
     server: S3Server,
@@ -20,7 +20,7 @@ struct Stage {
 impl Stage {
     fn with(faults: impl Into<Faults>) -> Self {
         let server = S3Server::start().unwrap();
-        let bytes = pattern(SIZE);
+        let bytes = pattern(OBJECT_BYTES);
         server.put("models", "k", bytes.clone());
         server.faults(faults);
         Self { client: client_of(&server), server, bytes }
@@ -127,10 +127,10 @@ async fn an_endless_body_has_no_length_and_goes_on_behind_the_object() {
     assert_eq!(output.content_length(), None);
     let mut body = output.body;
     let mut bytes = Vec::new();
-    while bytes.len() < 2 * SIZE {
+    while bytes.len() < 2 * OBJECT_BYTES {
         bytes.extend_from_slice(&body.next().await.unwrap().unwrap());
     }
-    assert_eq!(bytes[..SIZE - 1000], stage.bytes[1000..]);
+    assert_eq!(bytes[..OBJECT_BYTES - 1000], stage.bytes[1000..]);
     drop(body);
     stage.recovers().await;
 }
@@ -139,17 +139,17 @@ async fn an_endless_body_has_no_length_and_goes_on_behind_the_object() {
 async fn a_longer_body_says_its_length_and_keeps_to_it() {
     let stage = Stage::striking(Fault::Longer(100_000));
     let output = stage.ask().await.unwrap();
-    assert_eq!(output.content_length(), Some((SIZE - 1000 + 100_000) as i64));
+    assert_eq!(output.content_length(), Some((OBJECT_BYTES - 1000 + 100_000) as i64));
     assert_eq!(output.content_range(), Some("bytes 1000-999999/1000000"));
     let (bytes, error) = read(output).await;
-    assert!(error.is_none() && bytes.len() == SIZE - 1000 + 100_000, "{error:?}");
-    assert_eq!(bytes[..SIZE - 1000], stage.bytes[1000..]);
+    assert!(error.is_none() && bytes.len() == OBJECT_BYTES - 1000 + 100_000, "{error:?}");
+    assert_eq!(bytes[..OBJECT_BYTES - 1000], stage.bytes[1000..]);
     stage.recovers().await;
 }
 
 #[tokio::test]
 async fn a_flipped_byte_is_one_bit_of_the_object() {
-    for at in [1000, 300_000, SIZE - 1] {
+    for at in [1000, 300_000, OBJECT_BYTES - 1] {
         let stage = Stage::striking(Fault::Flip(at as u64));
         let (bytes, error) = read(stage.ask().await.unwrap()).await;
         let differ = |index: &usize| bytes[*index] != stage.bytes[1000 + index];
@@ -184,7 +184,10 @@ async fn an_object_that_changes_has_other_bytes_and_another_etag() {
 async fn an_ignored_range_gives_all_bytes_and_says_so() {
     let stage = Stage::striking(Fault::IgnoreRange);
     let output = stage.ask().await.unwrap();
-    assert_eq!((output.content_range(), output.content_length()), (None, Some(SIZE as i64)));
+    assert_eq!(
+        (output.content_range(), output.content_length()),
+        (None, Some(OBJECT_BYTES as i64))
+    );
     let (bytes, error) = read(output).await;
     assert!(bytes == stage.bytes && error.is_none(), "{error:?}");
     stage.recovers().await;
@@ -204,14 +207,14 @@ async fn a_wrong_range_is_in_the_header_alone() {
 async fn a_write_is_struck_as_well_and_leaves_nothing() {
     let stage = Stage::with(Rule::new(Fault::SLOW_DOWN).on([Kind::Put]).when(When::Nth(1)));
     let put = || {
-        let body = pattern(SIZE).into();
+        let body = pattern(OBJECT_BYTES).into();
         stage.client.put_object().bucket("models").key("new").body(body).send()
     };
     assert_eq!(put().await.unwrap_err().code(), Some("SlowDown"));
     assert_eq!(stage.server.objects("models"), ["k"]);
     put().await.unwrap();
     assert_eq!(stage.server.objects("models"), ["k", "new"]);
-    assert_eq!(stage.server.get("models", "new").unwrap(), pattern(SIZE));
+    assert_eq!(stage.server.get("models", "new").unwrap(), pattern(OBJECT_BYTES));
 }
 
 #[tokio::test]
@@ -220,7 +223,7 @@ async fn counts_tell_what_was_asked_and_sent() {
     read(stage.ask().await.unwrap()).await;
     let counts = stage.server.counts();
     assert_eq!((counts.gets, counts.connections, counts.most_at_once), (1, 1, 1));
-    assert_eq!(counts.bytes_sent, (SIZE - 1000) as u64);
+    assert_eq!(counts.bytes_sent, (OBJECT_BYTES - 1000) as u64);
     assert!((counts.bytes_sent..counts.bytes_sent + 2000).contains(&counts.wire_bytes));
     let of_key = counts.of("models/k");
     assert_eq!((of_key.gets, of_key.bytes_sent), (1, counts.bytes_sent));

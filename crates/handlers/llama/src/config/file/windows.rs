@@ -37,7 +37,7 @@ impl File {
         };
         let slides = |layer: usize| types.map_or(layer >= first, |types| types[layer] == SLIDING);
         // A larger number of layers is refused later. The cap keeps it from allocating memory here.
-        let layers = 0..self.num_hidden_layers.min(crate::config::MOST_LAYERS);
+        let layers = 0..self.num_hidden_layers.min(crate::config::MAX_LAYERS);
         Ok(layers.map(|layer| window.filter(|_| slides(layer))).collect())
     }
 

@@ -13,7 +13,7 @@ const MERGE: usize = size_of::<Merge>() / 4;
 
 /// Number of blocks of threads per multiprocessor below which the splits of a row are computed by
 /// different blocks.
-const BUSY: usize = 4;
+const BLOCKS_PER_PROCESSOR: usize = 4;
 
 /// Places of the parts of a plan, in integers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,7 +199,7 @@ fn items(
         .iter()
         .zip(&wholes)
         .map(|((_, first, last), item)| item.count as usize * (last - first + 1));
-    if blocks >= BUSY * processors || needed.sum::<usize>() > partials {
+    if blocks >= BLOCKS_PER_PROCESSOR * processors || needed.sum::<usize>() > partials {
         return (wholes, Vec::new());
     }
     let (mut items, mut merges, mut partial) = (Vec::new(), Vec::new(), 0);

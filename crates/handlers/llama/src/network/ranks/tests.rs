@@ -9,7 +9,7 @@ use crate::weights::Cut;
 use crate::{BlockTable, Chunk, Config, Format, KvCacheManager, Model, RopeTable, Weights};
 use nsbridge_kernels::collectives::{Communicator, RankGroup, RankLost};
 
-const LONG: Duration = Duration::from_secs(3600);
+const LONG_TIME: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -102,7 +102,7 @@ const SUMS: usize = 17;
 #[test]
 fn a_rank_that_panics_is_named_at_once_wherever_it_is_in_its_step() {
     for left in [0, 1, SUMS - 1, 3 * SUMS + 5] {
-        let mut ranks = ranks(LONG, 1, Fault::Panics, left);
+        let mut ranks = ranks(LONG_TIME, 1, Fault::Panics, left);
         let (steps, lost) = run(&mut ranks);
         assert_eq!((steps, lost.to_string().as_str()), (left / SUMS, "rank 1 of 2 panicked"));
     }
@@ -166,7 +166,7 @@ fn where_one_rank_cannot_be_loaded_the_others_do_not_go_on() {
 
 #[test]
 fn a_first_rank_that_panics_frees_the_others() {
-    let mut ranks = ranks(LONG, 0, Fault::Panics, 6);
+    let mut ranks = ranks(LONG_TIME, 0, Fault::Panics, 6);
     let panic = catch_unwind(AssertUnwindSafe(|| run(&mut ranks))).unwrap_err();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"as it was told to"));
     // The other rank has finished its step, so its thread can be joined.

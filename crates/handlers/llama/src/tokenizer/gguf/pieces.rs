@@ -17,7 +17,7 @@ use crate::metadata::{Facts, Kind, Token, special};
 const SCORES: &str = "tokenizer.ggml.scores";
 
 /// Maximum length of a piece that is made by merges, in bytes. Each of its splits is looked up.
-const LONGEST: usize = 512;
+const MAX_PIECE_BYTES: usize = 512;
 
 /// Maximum number of merges per token, and of those that any vocabulary may have. Real vocabularies
 /// have two per token.
@@ -112,9 +112,9 @@ fn merges(
     let most = tokens.len().saturating_mul(MERGES_PER_TOKEN).saturating_add(FEW_MERGES);
     let mut merges = Vec::new();
     for (id, Token { text, .. }) in pieces() {
-        if text.len() > LONGEST {
+        if text.len() > MAX_PIECE_BYTES {
             let found = format!("of {} bytes", text.len());
-            let supported = format!("one of {LONGEST} bytes at most");
+            let supported = format!("one of {MAX_PIECE_BYTES} bytes at most");
             return Err(facts.unsupported(&format!("token {id}"), &found, &supported));
         }
         for (at, _) in text.char_indices().skip(1) {

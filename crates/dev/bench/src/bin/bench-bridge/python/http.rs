@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 /// Largest chunk that is read, in bytes.
-const LARGEST: usize = 16 << 20;
+const MAX_CHUNK_BYTES: usize = 16 << 20;
 
 pub(super) struct Connection {
     pub(super) address: SocketAddr,
@@ -49,7 +49,7 @@ impl Connection {
         let size = self.line().await?;
         let size = size.split(';').next().unwrap_or_default();
         let size = usize::from_str_radix(size, 16).context("a chunk without its size")?;
-        ensure!(size <= LARGEST, "a chunk of {size} bytes");
+        ensure!(size <= MAX_CHUNK_BYTES, "a chunk of {size} bytes");
         let mut data = vec![0; size];
         self.stream.read_exact(&mut data).await?;
         ensure!(self.line().await?.is_empty(), "a chunk without an end");

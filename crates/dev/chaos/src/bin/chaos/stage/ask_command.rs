@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::memory_watch::MemoryWatch;
 use super::supervised_process::SupervisedProcess;
-use super::{KEYRING, PATIENCE, Stage};
+use super::{KEYRING, STEP_TIMEOUT, Stage};
 use crate::follow::last_run;
 use crate::gate::Gate;
 use crate::journal::{Journal, What};
@@ -45,7 +45,7 @@ impl Stage {
         let process = SupervisedProcess::start("ask", &self.journal, false, command)?;
         // The command does not tell the id of its request, and its worker does.
         let run =
-            self.follow.wait("the run of `nsbridge ask`", PATIENCE, |lines| last_run(lines, n));
+            self.follow.wait("the run of `nsbridge ask`", STEP_TIMEOUT, |lines| last_run(lines, n));
         let request = run?.request;
         let memory = MemoryWatch::start("ask", most_kib, &process, &self.journal)?;
         self.clients.push(process);

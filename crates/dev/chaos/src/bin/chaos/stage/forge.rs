@@ -8,12 +8,12 @@ use crate::follow::client_was_gone;
 use crate::journal::{What, from_hex};
 use crate::watched::nobodys_queue;
 
-use super::{PATIENCE, Stage};
+use super::{STEP_TIMEOUT, Stage};
 
 impl Stage {
     /// Publishes the sealed bytes of request `n` once more, with a reply queue that never existed.
     pub(crate) fn forge_reply_to(&mut self, n: usize) -> Result<()> {
-        let (request, frame) = self.follow.wait("the request's bytes", PATIENCE, |lines| {
+        let (request, frame) = self.follow.wait("the request's bytes", STEP_TIMEOUT, |lines| {
             let request = lines.iter().find_map(|line| match &line.what {
                 What::Asked { n: other, request } if *other == n => Some(request),
                 _ => None,
@@ -31,7 +31,7 @@ impl Stage {
         properties.correlation_id = Some(request);
         properties.reply_to = Some(nobodys_queue());
         properties.persistent = true;
-        properties.expiration = Some(PATIENCE);
+        properties.expiration = Some(STEP_TIMEOUT);
         let (url, queue) = (self.url.clone(), model_queue(&self.model));
         self.fault("forged reply_to", &format!("request {n}"))?;
         self.runtime.block_on(async {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::start::{part_command, unread_pipe};
 use super::supervised_process::SupervisedProcess;
-use super::{KEYRING, PATIENCE, Stage};
+use super::{KEYRING, STEP_TIMEOUT, Stage};
 use crate::follow::serves;
 use crate::gate::Gate;
 use crate::http_caller::{HttpCaller, Known, Manner};
@@ -98,7 +98,7 @@ impl Stage {
             let gateway = self.workers.get(*name).with_context(|| format!("no gateway {name}"))?;
             let serving = |lines: &[Line]| serves(lines, gateway.pid()?);
             let what = format!("{name} to take requests");
-            addresses.push(self.follow.wait(&what, PATIENCE, serving)?);
+            addresses.push(self.follow.wait(&what, STEP_TIMEOUT, serving)?);
         }
         self.balanced.set(addresses);
         Ok(())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{PATIENCE, Stage};
+use super::{STEP_TIMEOUT, Stage};
 use crate::follow::{gone, runs};
 use nsbridge_chaos::http;
 
@@ -66,7 +66,7 @@ impl Stage {
             {
                 return self.fault("kill", "a Python process");
             }
-            ensure!(began.elapsed() < PATIENCE, "{worker} starts no Python process");
+            ensure!(began.elapsed() < STEP_TIMEOUT, "{worker} starts no Python process");
             sleep(LOOK_EVERY);
         }
     }
@@ -149,7 +149,7 @@ fn processes() -> Result<Vec<Process>> {
 pub(crate) fn until_no_process_of(groups: &[u32]) -> Result<()> {
     let began = Instant::now();
     while processes()?.iter().any(|process| groups.contains(&process.group)) {
-        ensure!(began.elapsed() < PATIENCE, "a process of a Python process outlives it");
+        ensure!(began.elapsed() < STEP_TIMEOUT, "a process of a Python process outlives it");
         sleep(LOOK_EVERY);
     }
     Ok(())

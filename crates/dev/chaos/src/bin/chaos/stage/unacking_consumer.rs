@@ -9,7 +9,7 @@ use nsbridge_queue::{AmqpBroker, Broker, Connection, Consumer, Delivery};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::STEP_TIMEOUT;
 
 /// Connection that holds requests until it is dropped.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl UnackingConsumer {
     /// Waits until this many requests are held.
     pub(super) fn until_it_holds(&mut self, count: usize) -> Result<()> {
         while self.held.len() < count {
-            let next = async { timeout(PATIENCE, self.requests.recv()).await };
+            let next = async { timeout(STEP_TIMEOUT, self.requests.recv()).await };
             let next = self.runtime.block_on(next)?;
             self.held.push(next.context("the subscription ended")?);
         }

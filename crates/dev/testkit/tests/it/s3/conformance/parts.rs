@@ -9,7 +9,7 @@ use aws_sdk_s3::types::{
 use super::{Place, refused};
 
 /// Minimum size of a part that is not the last one, in bytes.
-const LEAST: usize = 5 << 20;
+const MIN_PART_BYTES: usize = 5 << 20;
 
 /// Checksums of two parts, that many zeros and `123456789`: the MD5 of their MD5s, the SHA-256 of
 /// their SHA-256s, and the CRC-64/NVME of all bytes. Other programs computed the values.
@@ -52,7 +52,7 @@ pub(super) fn complete(
 }
 
 fn whole() -> Vec<u8> {
-    [&vec![0; LEAST][..], b"123456789"].concat()
+    [&vec![0; MIN_PART_BYTES][..], b"123456789"].concat()
 }
 
 pub(super) async fn parts_become_one_object(place: Place) -> Result<()> {
@@ -60,12 +60,12 @@ pub(super) async fn parts_become_one_object(place: Place) -> Result<()> {
     // The parts arrive out of order, and one of them twice.
     let second = send(&place, "k", &id, 2, b"123456789".to_vec()).await?;
     send(&place, "k", &id, 1, b"never seen".to_vec()).await?;
-    let first = send(&place, "k", &id, 1, vec![0; LEAST]).await?;
+    let first = send(&place, "k", &id, 1, vec![0; MIN_PART_BYTES]).await?;
     let list = place.client.list_parts().bucket(&place.bucket).key("k").upload_id(&id);
     let listed = list.send().await?;
     let sizes: Vec<_> =
         listed.parts().iter().map(|part| (part.part_number(), part.size())).collect();
-    ensure!(sizes == [(Some(1), Some(LEAST as i64)), (Some(2), Some(9))], "{sizes:?}");
+    ensure!(sizes == [(Some(1), Some(MIN_PART_BYTES as i64)), (Some(2), Some(9))], "{sizes:?}");
     refused(
         place.client.get_object().bucket(&place.bucket).key("k").send().await,
         404,
@@ -79,7 +79,7 @@ pub(super) async fn parts_become_one_object(place: Place) -> Result<()> {
 
 pub(super) async fn a_part_can_be_read_by_its_number(place: Place) -> Result<()> {
     let id = begin(&place, "k").await?;
-    let first = send(&place, "k", &id, 1, vec![0; LEAST]).await?;
+    let first = send(&place, "k", &id, 1, vec![0; MIN_PART_BYTES]).await?;
     let second = send(&place, "k", &id, 2, b"123456789".to_vec()).await?;
     complete(&place, "k", &id, vec![first, second]).send().await?;
     let get = place.client.get_object().bucket(&place.bucket).key("k").part_number(2);
@@ -99,7 +99,7 @@ pub(super) async fn parts_have_a_composite_checksum_or_one_of_the_whole(
         let begun = begun.checksum_algorithm(algorithm.clone()).send().await?;
         let id = begun.upload_id.context("an upload has a name")?;
         let mut parts = Vec::new();
-        for (number, bytes) in [(1, vec![0; LEAST]), (2, b"123456789".to_vec())] {
+        for (number, bytes) in [(1, vec![0; MIN_PART_BYTES]), (2, b"123456789".to_vec())] {
             let part = place.client.upload_part().bucket(&place.bucket).key("k").upload_id(&id);
             let part = part.checksum_algorithm(algorithm.clone()).part_number(number);
             let sent = part.body(bytes.into()).send().await?;

@@ -27,7 +27,7 @@ use crate::network::part::Part;
 use nsbridge_kernels::collectives::{Patience, RankHandle, RankLost};
 
 /// Polling interval while a device computes.
-const LOOK: Duration = Duration::from_micros(20);
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// One rank's communicator.
 pub(in crate::network) struct Nccl {
@@ -127,7 +127,7 @@ impl Nccl {
                 let what = format!("got nothing from the others within {seconds} s");
                 return Err(Failed::Lost(self.end(&what)));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
