@@ -5,8 +5,13 @@
 use nsbridge_protocol::{AttemptNo, ControlKind, ErrorCode, RequestId};
 use serde::Deserialize;
 
+use crate::derive::ReplyRoot;
+use crate::hint::ErrorHint;
+use crate::key::Salt;
+use crate::pad::ContentType;
 use crate::reply::tests::unhex;
-use crate::{ContentType, ErrorHint, ReplyKind, ReplyRoot, ReplySealer, Salt, control, derive};
+use crate::reply::{ReplyKind, ReplySealer};
+use crate::{control, derive};
 
 #[derive(Deserialize)]
 struct File {

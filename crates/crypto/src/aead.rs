@@ -5,7 +5,7 @@ use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes256Gcm, Nonce, Tag};
 use zeroize::Zeroize;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Size of an authentication tag in bytes.
 pub(crate) const TAG: usize = 16;

@@ -6,7 +6,8 @@ use hkdf::Hkdf;
 use sha2::Sha512;
 
 use crate::aead::Cipher;
-use crate::{Error, Key, Result};
+use crate::error::{Error, Result};
+use crate::key::Key;
 
 /// Size of a value's salt, in bytes.
 const SALT: usize = 32;

@@ -8,8 +8,12 @@
 
 use nsbridge_protocol::{ControlKind, MAX_TRANSCRIPT_BYTES, RequestId};
 
+use crate::derive::ReplyRoot;
+use crate::error::{Error, Result};
+use crate::key::Salt;
 use crate::layout::{Cursor, SUITE, VERSION};
-use crate::{ContentType, Error, ReplyRoot, Result, Salt, derive, pad};
+use crate::pad::ContentType;
+use crate::{derive, pad};
 
 const MAGIC: [u8; 4] = *b"NSBC";
 const HEADER: usize = 88;
@@ -121,7 +125,8 @@ mod tests {
     use nsbridge_protocol::{ControlKind, RequestId, topology};
 
     use super::{ControlFrame, seal_control};
-    use crate::{Error, ReplyRoot};
+    use crate::derive::ReplyRoot;
+    use crate::error::Error;
 
     const ID: RequestId = RequestId(uuid(1));
 

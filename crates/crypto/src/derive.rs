@@ -8,7 +8,8 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use crate::aead::Cipher;
-use crate::{Error, Result, Salt};
+use crate::error::{Error, Result};
+use crate::key::Salt;
 
 /// Key commitment of a frame, so that no ciphertext opens under two keys.
 ///

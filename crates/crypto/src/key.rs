@@ -6,7 +6,7 @@ use nsbridge_protocol::KeyId;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// 256-bit key from a keyring or a key service.
 ///

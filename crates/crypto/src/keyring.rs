@@ -25,8 +25,11 @@ use zeroize::Zeroizing;
 
 pub use watched::{Reread, WatchedKeyring};
 
+use crate::derive;
 use crate::key::Provider;
-use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope, derive};
+use crate::key::{DataKey, Key};
+use crate::provider::{KeyError, KeyProvider, Scope};
+use crate::request::RequestFrame;
 
 /// Set of keys by id. Exactly one of them is primary and seals.
 ///

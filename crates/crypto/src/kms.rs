@@ -21,7 +21,9 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::key::Provider;
-use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope};
+use crate::key::{DataKey, Key};
+use crate::provider::{KeyError, KeyProvider, Scope};
+use crate::request::RequestFrame;
 use cache::Cache;
 use service::{Service, UnwrappedKey};
 

@@ -1,6 +1,6 @@
 //! Reading and writing of header fields.
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Protocol version in every frame.
 pub(crate) const VERSION: u8 = 1;

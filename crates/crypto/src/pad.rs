@@ -3,7 +3,7 @@
 //! The padding hides the length of single tokens, which otherwise reveals much of a text (Weiss et
 //! al., "What Was Your Prompt?", 2024). It does not hide the total length.
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Granularity of plaintext lengths in bytes.
 const BUCKET: usize = 64;

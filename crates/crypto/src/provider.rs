@@ -6,7 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use nsbridge_protocol::{ErrorCode, KeyId, ModelName, Tenant};
 
-use crate::{DataKey, Key, Provider, RequestFrame, Result};
+use crate::error::Result;
+use crate::key::{DataKey, Key, Provider};
+use crate::request::RequestFrame;
 
 /// Model and tenant that a key is used for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -15,8 +15,12 @@
 use nsbridge_protocol::{AttemptNo, MAX_PIECE_BYTES, RequestId, StreamId};
 
 use crate::aead::Cipher;
+use crate::derive::ReplyRoot;
+use crate::error::{Error, Result};
+use crate::key::Salt;
 use crate::layout::{Cursor, SUITE, VERSION};
-use crate::{ContentType, Error, ReplyRoot, Result, Salt, derive, pad};
+use crate::pad::ContentType;
+use crate::{derive, pad};
 
 const MAGIC: [u8; 4] = *b"NSBR";
 const HEADER: usize = 48;

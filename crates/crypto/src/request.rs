@@ -13,9 +13,13 @@
 use nsbridge_protocol::topology::REQUEST_BODY;
 use nsbridge_protocol::{KeyId, MAX_REQUEST_BYTES, ModelName, RequestId, Tenant};
 
+use crate::derive::ReplyRoot;
+use crate::error::{Error, Result};
 use crate::key::Provider;
+use crate::key::{DataKey, Key, Salt};
 use crate::layout::{Cursor, SUITE, VERSION, push_text};
-use crate::{ContentType, DataKey, Error, Key, ReplyRoot, Result, Salt, derive, pad};
+use crate::pad::ContentType;
+use crate::{derive, pad};
 
 const MAGIC: [u8; 4] = *b"NSBQ";
 const MAX_WRAPPED: usize = 4 << 10;

@@ -43,7 +43,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
-use crate::{AsyncHandler, AsyncJob, Error, Finish, Health, JobInfo, Models, Result};
+use crate::error::{Error, Result};
+use crate::handler::{AsyncHandler, Health};
+use crate::job::{AsyncJob, JobInfo};
+use crate::models::Models;
+use nsbridge_protocol::Finish;
 pub use options::BatchOptions;
 use queue::Queue;
 

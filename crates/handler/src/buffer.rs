@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Owned bytes with a chosen alignment.
 pub struct Buffer(Memory);

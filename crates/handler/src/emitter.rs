@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::error::Result;
+use crate::transcript::Stop;
 use crate::transcript::{Admission, Writer};
-use crate::{Result, Stop};
 
 /// Non-blocking sender of the pieces of one call, for an engine that serves many calls.
 ///

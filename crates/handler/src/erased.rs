@@ -8,12 +8,12 @@ use nsbridge_protocol::{Fingerprint, Finish, Pieces};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::error::{Error, Result};
 use crate::handler::{AsyncHandler, Handler, Health};
 use crate::job::{AsyncJob, Job, JobInfo};
 use crate::measure::Measure;
 use crate::models::Models;
 use crate::transcript::Writer;
-use crate::{Error, Result};
 
 /// Arguments of one call.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::Stop;
+use crate::transcript::Stop;
 
 /// Result of the methods of a handler.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 #[cfg(doc)]
-use crate::Error;
-use crate::Result;
+use crate::error::Error;
+use crate::error::Result;
 use crate::job::{AsyncJob, Job};
 use crate::measure::Measure;
 use crate::models::Models;

@@ -5,8 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::error::{Error, Result};
 use crate::source::{Folder, Source, gguf_in_folder};
-use crate::{Error, Result};
 
 /// Maximum size in bytes of a file that is read in one piece: configuration, tokenizer, template.
 const MOST_IN_ONE_PIECE: u64 = 256 << 20;

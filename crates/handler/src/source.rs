@@ -9,7 +9,8 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::{Buffer, Error, Result};
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
 
 pub(crate) use folder::Folder;
 pub use folder::{digest_of, files_of, links_out_of};

@@ -33,10 +33,13 @@ use futures_util::FutureExt as _;
 use serde_json::Value;
 
 use crate::erased::Servable;
+use crate::error::{Error, Result};
 #[cfg(doc)]
-use crate::{AsyncHandler, Handler};
-use crate::{Error, Finish, FinishReason, Models, Result, Stop};
+use crate::handler::{AsyncHandler, Handler};
+use crate::models::Models;
+use crate::transcript::Stop;
 pub use batch::check_batch;
+use nsbridge_protocol::{Finish, FinishReason};
 use stage::{End, GivenUp, Plan, Room, Stage};
 pub use stage::{call, pieces};
 

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Fingerprint, Pieces};
+use crate::id::Fingerprint;
+use crate::pieces::Pieces;
 
 /// Kind of a control frame.
 ///

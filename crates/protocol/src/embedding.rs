@@ -5,7 +5,8 @@ use std::fmt;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::{ReplayKey, TextInput};
+use crate::replay_key::ReplayKey;
+use crate::text::TextInput;
 
 /// Input of a model of embeddings, in the shape of OpenAI's interface.
 ///

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ReplayKey;
+use crate::replay_key::ReplayKey;
 
 /// Input of a judge: a text, and the labels that a question has for it.
 ///

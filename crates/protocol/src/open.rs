@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Fingerprint, Revision};
+use crate::id::Fingerprint;
+use crate::name::Revision;
 
 /// Sealed content of an `open` frame: worker, start time and arithmetic of the attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Revision;
+use crate::name::Revision;
 
 /// Request as the client seals it: content type 1, JSON.
 ///

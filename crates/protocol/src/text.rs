@@ -10,7 +10,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{FinishReason, ReplayKey, ResponseFormat};
+use crate::format::ResponseFormat;
+use crate::replay_key::ReplayKey;
+use crate::reply::FinishReason;
 
 pub use chat::{ChatMessage, FunctionCall, ToolCall, ToolKind};
 

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use crate::{
-    MAX_PIECE_BYTES, MAX_REQUEST_BYTES, MAX_TRANSCRIPT_BYTES, ModelName, Priority, Revision,
-};
+use crate::name::{ModelName, Revision};
+use crate::priority::Priority;
+use crate::{MAX_PIECE_BYTES, MAX_REQUEST_BYTES, MAX_TRANSCRIPT_BYTES};
 
 /// Direct exchange for control frames; the routing key is a model or a worker's control queue.
 ///

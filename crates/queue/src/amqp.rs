@@ -22,7 +22,10 @@ use lapin::uri::{AMQPScheme, AMQPUri};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::{Broker, Connection, Limits, Result, Timing};
+use crate::error::Result;
+use crate::limits::Limits;
+use crate::timing::Timing;
+use crate::{Broker, Connection};
 
 use address::Address;
 use connection::AmqpConnection;

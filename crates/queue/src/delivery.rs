@@ -5,7 +5,8 @@ use std::fmt;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use crate::{Message, Result};
+use crate::error::Result;
+use crate::message::Message;
 
 /// Message delivered by the broker, to be settled exactly once.
 ///

@@ -14,7 +14,9 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::{Broker, Connection, Error, Limits, Result};
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::{Broker, Connection};
 
 use link::{Link, MemoryConnection};
 use state::State;

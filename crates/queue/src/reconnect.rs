@@ -6,7 +6,10 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
 
-use crate::{Backoff, Broker, Connection, Result, Timing, random};
+use crate::error::Result;
+use crate::timing::Timing;
+use crate::{Broker, Connection, random};
+use nsbridge_protocol::Backoff;
 
 /// Holder of one connection to a broker.
 ///

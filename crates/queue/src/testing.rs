@@ -15,7 +15,7 @@ mod time;
 
 use std::time::Duration;
 
-use crate::Limits;
+use crate::limits::Limits;
 
 pub use bench::Bench;
 #[cfg(feature = "amqp")]

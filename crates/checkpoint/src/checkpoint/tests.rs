@@ -3,9 +3,10 @@
 use nsbridge_handler::Error;
 
 use super::Checkpoint;
+use crate::dtype::Dtype;
 use crate::fixtures::{Memory, entry, safetensors};
 use crate::header::{FIRST_LOOK, LONGEST_HEADER};
-use crate::{Dtype, Order};
+use crate::order::Order;
 
 type Files<'a> = &'a [(&'a str, Vec<u8>)];
 

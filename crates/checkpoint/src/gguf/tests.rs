@@ -4,8 +4,10 @@ use super::GgufValue::{Array, Bool, Bytes, Float, Signed, Text, Unsigned};
 use super::MOST_VALUES;
 use nsbridge_handler::{Error, Result};
 
+use crate::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
 use crate::fixtures::Memory;
-use crate::{Checkpoint, Dtype, Order};
+use crate::order::Order;
 
 /// GGUF file under construction.
 struct Gguf {

@@ -24,7 +24,9 @@ use candle_nn::var_builder::{Backend, Shard, SimpleBackend, VarBuilder, VarBuild
 use parking_lot::Mutex;
 
 use super::{Weight, Weights};
-use crate::{Checkpoint, Dtype, Order};
+use crate::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
+use crate::order::Order;
 
 /// Weights of a load as candle tensors. Clones share the load, so each rank's thread may have one.
 ///

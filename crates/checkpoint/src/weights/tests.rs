@@ -9,8 +9,11 @@ use nsbridge_handler::{Buffer, Model};
 use proptest::prelude::*;
 
 use super::{Weight, Weights};
+use crate::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
 use crate::fixtures::{Memory, Reads, entry, safetensors};
-use crate::{Checkpoint, Dtype, Order, TensorInfo};
+use crate::order::Order;
+use crate::tensor::TensorInfo;
 
 /// Tensor whose bytes count up from 0.
 fn numbered(dtype: Dtype, shape: &[usize]) -> Weight {

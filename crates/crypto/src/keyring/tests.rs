@@ -4,7 +4,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use super::{Entry, Keyring, KeyringError, State};
-use crate::{Key, KeyError, KeyProvider, RequestFrame, RequestHead, Scope, seal_request};
+use crate::key::Key;
+use crate::provider::{KeyError, KeyProvider, Scope};
+use crate::request::{RequestFrame, RequestHead};
+use crate::seal_request;
 
 fn entry(id: &str, state: State) -> Entry {
     Entry::new(id.parse().unwrap(), Key::generate().unwrap(), state)

@@ -9,7 +9,10 @@ use async_trait::async_trait;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Keyring, KeyringError};
-use crate::{DataKey, FileStamp, Key, KeyError, KeyProvider, RequestFrame, Scope};
+use crate::file_stamp::FileStamp;
+use crate::key::{DataKey, Key};
+use crate::provider::{KeyError, KeyProvider, Scope};
+use crate::request::RequestFrame;
 
 /// Keyring file that is reloaded when it changes.
 ///
@@ -151,7 +154,9 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{Reread, WatchedKeyring};
-    use crate::{Entry, FileStamp, Key, Keyring, State};
+    use crate::file_stamp::FileStamp;
+    use crate::key::Key;
+    use crate::keyring::{Entry, Keyring, State};
 
     struct Stage {
         _home: TempDir,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::KeyError;
+use crate::provider::KeyError;
 
 /// Bounded cache whose values expire after a time and after a number of uses.
 ///

@@ -16,7 +16,8 @@ use nsbridge_protocol::KeyId;
 use zeroize::Zeroizing;
 
 use super::endpoint::{self, Private};
-use crate::{Key, KeyError, Scope};
+use crate::key::Key;
+use crate::provider::{KeyError, Scope};
 
 /// Key service with the two calls that this crate needs.
 #[async_trait]

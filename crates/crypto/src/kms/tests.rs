@@ -11,7 +11,9 @@ use nsbridge_testkit::http::{Answer, Server};
 use super::service::{Aws, Service, UnwrappedKey};
 use super::{KEPT_FOR, KmsProvider};
 use crate::key::Provider;
-use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, RequestHead, Scope};
+use crate::key::{DataKey, Key};
+use crate::provider::{KeyError, KeyProvider, Scope};
+use crate::request::{RequestFrame, RequestHead};
 
 /// Fake service that does not encrypt wrapped keys, and records its calls.
 #[derive(Debug, Default)]

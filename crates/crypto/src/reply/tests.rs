@@ -4,7 +4,10 @@ use nsbridge_protocol::{AttemptNo, RequestId};
 use serde::Deserialize;
 
 use super::{OPEN_HEADER, Read, ReplyHead, ReplyKind, ReplyOpener, ReplySealer};
-use crate::{ContentType, Error, Key, ReplyRoot, Salt};
+use crate::derive::ReplyRoot;
+use crate::error::Error;
+use crate::key::{Key, Salt};
+use crate::pad::ContentType;
 
 /// Known answers in `vectors/wire-v1.json`, derived by three independent programs.
 pub(crate) struct Vectors {

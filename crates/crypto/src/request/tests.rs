@@ -4,8 +4,9 @@ use nsbridge_protocol::{ModelName, RequestId};
 use proptest::prelude::{any, prop, proptest};
 
 use super::{MAX_WRAPPED, RequestFrame, RequestHead, seal_request, seal_with_salt};
+use crate::error::Error;
+use crate::key::{DataKey, Key, Provider, Salt};
 use crate::reply::tests::{unhex, vectors};
-use crate::{DataKey, Error, Key, Provider, Salt};
 
 fn head() -> RequestHead {
     RequestHead {

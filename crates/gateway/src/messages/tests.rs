@@ -8,7 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::access::{self, ApiKey, Entry};
-use crate::{Config, Gateway};
+use crate::config::Config;
+use crate::gateway::Gateway;
 
 /// Gateway without a worker, with an API key.
 struct Door {

@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use serde::{Deserialize, forward_to_deserialize_any};
 
 use super::BatchLimits;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Option names. Names and meanings are those of TorchServe and DJLServing.
 const BATCH_SIZE: &str = "batch_size";

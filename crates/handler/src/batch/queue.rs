@@ -8,7 +8,8 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::{BatchLimits, Item};
-use crate::{Emitter, Error, Result};
+use crate::emitter::Emitter;
+use crate::error::{Error, Result};
 
 /// Queue with at most one entry per call: a call that ends removes its request.
 pub(super) struct Queue<I, O> {

@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 
 use super::queue::{Call, Queue, Work};
 use super::{Batch, BatchLimits, BatchOptions, Item};
-use crate::{Error, Models, Result};
+use crate::error::{Error, Result};
+use crate::models::Models;
 
 /// Properties of a model, known once it is loaded.
 pub(super) struct Loaded {

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 
 use super::{Extent, FileEntry, Source, Stream, belongs_to, check_range};
-use crate::{Buffer, Error, Result};
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
 
 /// Maximum nesting depth of subfolders, which also ends a loop of symbolic links.
 const DEPTH: usize = 8;

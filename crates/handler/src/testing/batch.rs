@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::stage::info;
 use super::{Breach, SEED};
-use crate::{Batch, Item, Result};
+use crate::batch::{Batch, Item};
+use crate::error::Result;
 
 /// Checks that a model answers each of `inputs` the same, to the bit, alone and in batches: with
 /// each other input, before it and after it, and with all of them.

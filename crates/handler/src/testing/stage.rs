@@ -17,8 +17,11 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::{AFTERMATH, Breach};
 use crate::erased::{AnyHandler, Call, Servable, Slots};
+use crate::error::{Error, Result};
+use crate::job::JobInfo;
+use crate::transcript::Stop;
 use crate::transcript::{Cursor, ROOM_BYTES, Reader, StartAt, transcript};
-use crate::{Error, Finish, JobInfo, RequestId, Result, Stop};
+use nsbridge_protocol::{Finish, RequestId};
 
 const TICK: Duration = Duration::from_millis(10);
 /// Poll interval of an observed call.

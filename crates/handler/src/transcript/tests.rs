@@ -8,7 +8,8 @@ use futures_util::FutureExt;
 use nsbridge_protocol::{MAX_PIECE_BYTES, MAX_TRANSCRIPT_BYTES, Pieces, RequestId};
 
 use super::{Cursor, ROOM_BYTES, Reader, StartAt, Stop, transcript};
-use crate::{AsyncJob, Job, JobInfo, Refused};
+use crate::emitter::Refused;
+use crate::job::{AsyncJob, Job, JobInfo};
 
 fn info() -> JobInfo {
     JobInfo::new(RequestId::from_bytes([7; 16]), "someone".parse().unwrap(), 0)

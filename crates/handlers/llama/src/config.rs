@@ -19,7 +19,7 @@ pub use self::tensors::tensors;
 pub(crate) use self::file::{SCALED_TOGETHER, scaled_together};
 
 use self::file::File;
-use crate::LoadError;
+use crate::error::LoadError;
 
 const FILE: &str = "config.json";
 

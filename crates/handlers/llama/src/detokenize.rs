@@ -9,7 +9,7 @@ use tokenizers::Tokenizer;
 
 use self::stops::Place;
 pub(crate) use self::stops::Stops;
-use crate::LoadError;
+use crate::error::LoadError;
 use crate::limits::{FEW_IDS, IDS_PER_ROW};
 
 /// Bytes of each token by id; empty for special tokens.

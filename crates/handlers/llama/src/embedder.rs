@@ -19,8 +19,8 @@ use nsbridge_handler::{
 
 use self::modules::Modules;
 use self::vector::Form;
-use crate::LoadError;
 use crate::engine::{EngineRequest, Pending, Pool, PromptRows, SequenceGroup};
+use crate::error::LoadError;
 use crate::handler::{Llama, unless_stopped};
 use crate::limits::{BYTES_PER_BYTE, IN_PLACE};
 use crate::options::{Options, Task};

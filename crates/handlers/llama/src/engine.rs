@@ -28,9 +28,11 @@ use std::time::{Duration, Instant};
 use futures_channel::oneshot;
 use nsbridge_handler::{Error, Result};
 
+use crate::kv::BlockTable;
+use crate::network::{Chunk, Model, Watch};
+use crate::sample::Scratch;
 use crate::schedule::{Limits, Schedule, Tenant};
 use crate::speculation::{Speculation, Tally};
-use crate::{BlockTable, Chunk, Model, Scratch, Watch};
 
 pub(crate) use self::counts::{Counted, Counts};
 use self::outlet::Outlet;

@@ -3,7 +3,7 @@
 use nsbridge_checkpoint::{Dtype, TensorInfo};
 use nsbridge_kernels::Format;
 
-use crate::LoadError;
+use crate::error::LoadError;
 
 /// Returns the format of weights of this dtype, in the file and by default in memory; `None` if the
 /// kernels have none. Weights of eight-bit floats are [widened](crate::weights) to f32.

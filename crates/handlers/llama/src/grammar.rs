@@ -15,7 +15,7 @@ use llguidance::panic_utils::catch_unwind;
 use llguidance::{ParserFactory, TokenParser};
 use nsbridge_handler::{Error, Result};
 
-use crate::{Allowed, TokenSet};
+use crate::sample::{Allowed, TokenSet};
 
 mod lookahead;
 mod rule;

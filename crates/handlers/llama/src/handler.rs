@@ -29,11 +29,16 @@ use self::drafting::Drafting;
 use self::placement::Footprint;
 use self::preparation::Preparation;
 use crate::budget::Budget;
+use crate::capacity::Memory;
+use crate::config::Config;
 use crate::engine::{Engine, EngineRequest, Policy};
+use crate::error::LoadError;
 use crate::formats::coarsest_format;
 use crate::grammar::{self, Grammars};
+use crate::kv::KvFormat;
 use crate::limits::{HELD_BYTES, PREPARATION_TIMEOUT, REPLIES, THREADS};
 use crate::metadata;
+use crate::network::{Model, Setup};
 use crate::options::{Options, Quantize, Task};
 use crate::panics::caught_call;
 use crate::parity::Required;
@@ -42,8 +47,9 @@ use crate::schedule::Limits;
 use crate::speculation::Drafter;
 use crate::timeout::{seconds, within};
 use crate::tokenizer::ChatTokenizer;
+use crate::weights::Weights;
 use crate::workers::Workers;
-use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
+use nsbridge_kernels::Format;
 use nsbridge_kernels::attention::PAGE;
 
 /// Version of the arithmetic; increased when the same request could get other tokens from the same

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use self::block_pool::BlockPool;
 pub(crate) use self::store::{Shape, Store, Values};
-use crate::LoadError;
+use crate::error::LoadError;
 use nsbridge_kernels::attention::PAGE;
 
 /// Storage format of keys and values.

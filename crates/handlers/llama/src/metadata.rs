@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use nsbridge_checkpoint::{Checkpoint, GgufValue, Metadata};
 
-use crate::LoadError;
+use crate::error::LoadError;
 
 pub(crate) use self::stops::{special, stop_ids};
 pub(crate) use self::tokens::{Kind, TYPES, Token, tokens};

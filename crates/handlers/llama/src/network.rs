@@ -22,11 +22,14 @@ use std::time::{Duration, Instant};
 use nsbridge_handler::{Error, Result};
 
 use crate::capacity::parameters;
+use crate::config::Config;
+use crate::error::LoadError;
 use crate::kv::{BlockTable, KvCacheManager, KvFormat};
 use crate::sample::{Draws, Holder, LogitsRow};
-use crate::{Config, Format, LoadError, Tier, Weights};
+use crate::weights::Weights;
 use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
+use nsbridge_kernels::{Format, Tier};
 
 pub use self::backend::{Backend, CandleDevices};
 pub(crate) use self::gpu::GpuRoom;
@@ -339,11 +342,14 @@ mod tests {
     use nsbridge_kernels::prefetch::distance;
 
     use super::{Backend, Chunk, DISTANCES, GpuDevices, Model, Setup};
+    use crate::config::Config;
+    use crate::kv::BlockTable;
+    use crate::network::Arithmetic;
+    use crate::sample;
     use crate::sample::Wanted;
-    use crate::{
-        Arithmetic, BlockTable, Config, Format, History, Noise, Sampling, Scratch, Weights,
-        logprobs, sample,
-    };
+    use crate::sample::{History, Noise, Sampling, Scratch, logprobs};
+    use crate::weights::Weights;
+    use nsbridge_kernels::Format;
 
     #[test]
     fn finding_out_how_far_ahead_to_ask_changes_nothing() {

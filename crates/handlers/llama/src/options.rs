@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Arithmetic, KvFormat};
+use crate::kv::KvFormat;
+use crate::network::Arithmetic;
 
 /// Handler options: the `[handler]` table of a worker with a Llama model.
 ///

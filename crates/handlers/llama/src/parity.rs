@@ -11,7 +11,12 @@ use safetensors::tensor::{Dtype, TensorView};
 
 pub(crate) use self::required::Required;
 
-use crate::{BlockTable, Chunk, Config, Format, KvFormat, LoadError, Model, Setup, Weights};
+use crate::config::Config;
+use crate::error::LoadError;
+use crate::kv::{BlockTable, KvFormat};
+use crate::network::{Chunk, Model, Setup};
+use crate::weights::Weights;
+use nsbridge_kernels::Format;
 
 /// Number of tokens run per step.
 const CHUNK: usize = 64;

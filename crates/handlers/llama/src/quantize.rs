@@ -18,9 +18,13 @@ pub use self::mix::Mix;
 
 use self::head::{ALIGNMENT, Entry, head};
 use self::search::Search;
+use crate::config::{Config, Rope, RopeScaling};
+use crate::error::LoadError;
 use crate::formats::format_of;
+use crate::tensors;
+use crate::weights::Weights;
 use crate::weights::{self, Cut, Stored};
-use crate::{Config, Format, LoadError, Rope, RopeScaling, Tier, Weights, tensors};
+use nsbridge_kernels::{Format, Tier};
 
 /// Number of weights that a thread converts at a time.
 const PIECE: usize = 1 << 20;

@@ -10,8 +10,8 @@ use crate::detokenize::TextStream;
 use crate::grammar::{Grammar, Lookahead};
 use crate::request::Asked;
 use crate::sample::{Draws, LogitsRow, Wanted};
+use crate::sample::{History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet};
 use crate::tokenizer::{ChatTokenizer, no_room, no_row};
-use crate::{History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet};
 
 /// Reply with its prompt and its draft.
 pub(crate) struct Reply {

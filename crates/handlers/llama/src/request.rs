@@ -10,7 +10,8 @@ use crate::limits::{
     ECHO_PIECE_BYTES, PROMPT_PIECE_BYTES, REPLY_BYTES, ROLE_BYTES, STOP_BYTES, TOKEN_TEXT_BYTES,
     TOP_LOGPROB_BYTES, TOP_LOGPROBS,
 };
-use crate::{Options, Sampling, TokenSet};
+use crate::options::Options;
+use crate::sample::{Sampling, TokenSet};
 
 /// Generation parameters that all replies to one prompt share.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Rotary position embedding: angle of each pair of dimensions at each position.
 
-use crate::Rope;
+use crate::config::Rope;
 
 /// Cosines and sines of every position in the context.
 #[derive(Debug)]

@@ -21,9 +21,11 @@ use std::sync::Arc;
 
 use nsbridge_handler::{Error, Result};
 
+use crate::kv::{BlockTable, KvCacheManager};
+use crate::network::{Model, Watch};
 use crate::reply::Reply;
+use crate::sample::Scratch;
 use crate::sample::{Draws, LogitsRow};
-use crate::{BlockTable, KvCacheManager, Model, Scratch, Watch};
 
 pub(crate) use self::cost::Costs;
 pub(crate) use self::length::AcceptanceStats;

@@ -14,9 +14,9 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use self::capped::Capped;
 pub(crate) use self::chat::Chat;
-use crate::LoadError;
 use crate::config::within;
 use crate::date::strftime;
+use crate::error::LoadError;
 use crate::limits::{FEW_BYTES, INDENT, TEMPLATE_FUEL};
 use crate::panics::caught;
 

@@ -5,12 +5,13 @@ use std::time::UNIX_EPOCH;
 
 use nsbridge_handler::{Model, Result, TextInput};
 
+use crate::error::LoadError;
+use crate::kv::{BlockTable, KvCacheManager};
+use crate::network::{Backend, Chunk};
 use crate::sample::Wanted;
+use crate::sample::{History, Noise, Sampling, Scratch};
 use crate::tokenizer::ChatTokenizer;
-use crate::{
-    Backend, BlockTable, Chunk, History, KvCacheManager, LoadError, Noise, Sampling, Scratch,
-    weights,
-};
+use crate::weights;
 
 pub use crate::quantize::nearest::write_in;
 

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use crate::LoadError;
+use crate::error::LoadError;
 
 /// Reads an option in seconds.
 ///
@@ -55,7 +55,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{seconds, within};
-    use crate::LoadError;
+    use crate::error::LoadError;
 
     #[test]
     fn a_load_that_never_ends_is_given_up_and_one_in_time_is_not() {

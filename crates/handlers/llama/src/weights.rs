@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nsbridge_checkpoint::{Checkpoint, Dtype, GgufValue, Order, TensorInfo, Weight};
 use nsbridge_handler::Model;
 
+use crate::config;
+use crate::error::LoadError;
 use crate::formats::{coarsest_format, format_of_tensor};
-use crate::{Format, LoadError, config};
+use nsbridge_kernels::Format;
 
 pub(crate) use self::floats8::Floats8;
 #[cfg(feature = "candle")]

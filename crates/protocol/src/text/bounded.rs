@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::TextInput;
-use crate::ResponseFormat;
+use crate::format::ResponseFormat;
 
 /// List of at most `MAX_LEN` elements.
 #[derive(Deserialize)]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use lapin::uri::{AMQPScheme, AMQPUri};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Default heartbeat in seconds. A lost peer is detected within about 20 seconds.
 const HEARTBEAT_SECONDS: u16 = 10;

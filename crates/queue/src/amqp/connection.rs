@@ -16,7 +16,9 @@ use tokio::sync::watch;
 use super::life::{Life, Settings};
 use super::publisher::AmqpPublisher;
 use super::{consumer, fault, topology};
-use crate::{Connection, Consumer, Depth, Error, Publisher, Result};
+use crate::delivery::Consumer;
+use crate::error::{Error, Result};
+use crate::{Connection, Depth, Publisher};
 
 const GOODBYE: u16 = 200;
 

@@ -17,7 +17,8 @@ use super::frame_filter::Bodies;
 use super::io::Io;
 use super::life::{Life, Settings};
 use super::{convert, fault};
-use crate::{Consumer, Delivery, Error, Result, Settle, Subscription};
+use crate::delivery::{Consumer, Delivery, Settle, Subscription};
+use crate::error::{Error, Result};
 
 /// Subscribes to `queue` on `channel`, paused unless it `flows`.
 ///
@@ -286,7 +287,9 @@ mod tests {
 
     use super::super::topology::declare_reply_queue;
     use super::{Life, Settings, subscribe};
-    use crate::{AmqpBroker, Timing, random};
+    use crate::amqp::AmqpBroker;
+    use crate::random;
+    use crate::timing::Timing;
 
     #[tokio::test]
     async fn a_paused_subscription_ends_with_its_channel() {

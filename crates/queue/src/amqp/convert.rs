@@ -7,7 +7,8 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use nsbridge_protocol::topology::header;
 
-use crate::{Header, Message, Properties, message};
+use crate::message;
+use crate::message::{Header, Message, Properties};
 
 /// Headers with a dead letter's reason. RabbitMQ 3.10 sets only the first death, later versions
 /// also the last.

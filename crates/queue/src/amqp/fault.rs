@@ -7,7 +7,7 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::types::ShortString;
 
 use super::address::Address;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Converts the error of a failed connection attempt.
 pub(super) fn connecting(address: &Address, error: lapin::Error) -> Error {
@@ -134,7 +134,7 @@ pub(super) fn name(queue: &str) -> Result<ShortString> {
 #[cfg(test)]
 mod tests {
     use super::{Declared, refused_declaration};
-    use crate::Error;
+    use crate::error::Error;
 
     #[track_caller]
     fn check(declared: Declared<'_>, broker_says: &str, sentence: &str, is_retryable: bool) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Runtime with one thread, separate from the caller's.
 pub(super) struct Io {

@@ -6,7 +6,9 @@ use tokio::sync::watch;
 
 use super::frame_filter::Bodies;
 use super::io::Io;
-use crate::{Error, Limits, Result, Timing};
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::timing::Timing;
 
 /// Settings that a connection takes over from its broker.
 pub(super) struct Settings {

@@ -19,7 +19,9 @@ use super::io::Io;
 use super::life::Life;
 use super::returns::{Ledger, Mark};
 use super::{convert, fault};
-use crate::{Confirm, Confirmation, Error, Message, Publisher, Result};
+use crate::error::{Error, Result};
+use crate::message::Message;
+use crate::{Confirm, Confirmation, Publisher};
 
 /// Maximum number of messages that callers hand over before the task takes them.
 const AHEAD: usize = 64;

@@ -11,7 +11,8 @@ use lapin::message::BasicReturnMessage;
 use tokio::sync::oneshot;
 
 use super::fault;
-use crate::{Confirmation, Error, Result};
+use crate::Confirmation;
+use crate::error::{Error, Result};
 
 /// Number of bytes at the start of a body that identify it: sealed frames begin with a random salt,
 /// or with a stream id and its counter.

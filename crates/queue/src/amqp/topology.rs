@@ -10,7 +10,8 @@ use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_
 use nsbridge_protocol::{ModelName, Priority, Revision};
 
 use super::fault::{self, Declared};
-use crate::{Limits, Result};
+use crate::error::Result;
+use crate::limits::Limits;
 
 /// Declares all queues and exchanges of a model.
 pub(super) async fn declare_model(

@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, watch};
 use super::Shared;
 use super::peer::Peer;
 use super::queue::Queue;
-use crate::{
-    Confirm, Confirmation, Connection, Consumer, Delivery, Depth, Error, Message, Publisher,
-    Result, Settle, Subscription,
-};
+use crate::delivery::{Consumer, Delivery, Settle, Subscription};
+use crate::error::{Error, Result};
+use crate::message::Message;
+use crate::{Confirm, Confirmation, Connection, Depth, Publisher};
 
 /// Connection that lives as long as any object created from it, as over AMQP.
 pub(super) struct Link {
@@ -333,7 +333,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::MemoryBroker;
+    use crate::memory::MemoryBroker;
 
     /// A delivery that is handed out while its receiver is dropped stays in the channel: tokio drops
     /// it with the last sender, which is the queue's.

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::{Delivery, Settle};
+use crate::delivery::{Delivery, Settle};
 
 /// The connection of a consumer.
 pub(super) trait Peer: Debug + Send + Sync {

@@ -9,7 +9,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::peer::Peer;
-use crate::{Delivery, Header, Message, Settle, message};
+use crate::delivery::{Delivery, Settle};
+use crate::message;
+use crate::message::{Header, Message};
 
 /// Queue arguments, as RabbitMQ would receive them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

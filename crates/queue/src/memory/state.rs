@@ -7,7 +7,10 @@ use nsbridge_protocol::{ModelName, Priority, Revision};
 use tokio::time::Instant;
 
 use super::queue::{Arguments, DeadLetter, Queue, Subscriber};
-use crate::{Confirmation, Depth, Error, Limits, Message, Result};
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::message::Message;
+use crate::{Confirmation, Depth};
 
 /// Queues, bindings and connections of a memory broker.
 #[derive(Debug, Default)]

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use nsbridge_protocol::{ModelName, topology};
 
-use crate::{Broker, Confirmation, Connection, Consumer, Delivery, Message, Publisher};
+use crate::delivery::{Consumer, Delivery};
+use crate::message::Message;
+use crate::{Broker, Confirmation, Connection, Publisher};
 
 /// Time limit for a message that must arrive.
 pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);

@@ -8,7 +8,8 @@ use super::bench::{
     Bench, consumer, message, model, publish, publisher, put, reply_queue, silence, take,
     take_and_ack, unique,
 };
-use crate::{Confirmation, Error};
+use crate::Confirmation;
+use crate::error::Error;
 
 /// Checks that a lost connection requeues its messages in their order and counts the deliveries.
 pub async fn a_lost_connection_gives_its_messages_back_counted(bench: &Bench) {

@@ -6,7 +6,9 @@ use super::bench::{
     Bench, consumer, depth, message, model, next, publish, publisher, put, reply_queue, requeue,
     silence, take, take_and_ack, text,
 };
-use crate::{Confirmation, Delivery, Header};
+use crate::Confirmation;
+use crate::delivery::Delivery;
+use crate::message::Header;
 
 /// Checks that a first delivery ignores counts in the publisher's headers.
 ///

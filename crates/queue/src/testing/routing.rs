@@ -9,7 +9,9 @@ use super::bench::{
     Bench, consumer, depth, message, model, next, publish, publisher, put, reply_queue, take,
     take_and_ack, unique,
 };
-use crate::{Confirmation, Error, Header, Message};
+use crate::Confirmation;
+use crate::error::Error;
+use crate::message::{Header, Message};
 
 /// Checks that a consumer receives body and properties as the publisher set them.
 pub async fn a_message_arrives_as_it_was_sent(bench: &Bench) {

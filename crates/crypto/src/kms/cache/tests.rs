@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{advance, sleep};
 
 use super::Cache;
-use crate::KeyError;
+use crate::provider::KeyError;
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,5 @@
-//! Circles between the modules of a crate: there are none.
+//! Circles between the modules of a crate: there are none. Nor does a module import a name through the
+//! crate's root, where a re-export would hide which module it depends on.
 //!
 //! The modules below one parent are the nodes of a graph. A module imports its sibling if anything
 //! within it names anything within the sibling, through a re-export too. A module and its own
@@ -118,6 +119,25 @@ impl Crate {
             }
         }
         imports
+    }
+
+    /// A sentence for each name of another module that a module imports through the root.
+    fn through_root(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let of_root = &self.mentions[&Module::new()];
+        for (from, mentions) in self.mentions.iter().filter(|(from, _)| !from.is_empty()) {
+            for Mention { segments, .. } in mentions {
+                let [first, name, ..] = &segments[..] else { continue };
+                let is_module = self.files.contains_key(std::slice::from_ref(name));
+                let named = |mention: &Mention| mention.name.as_ref() == Some(name);
+                if first == "crate" && !is_module && of_root.iter().any(named) {
+                    let file = &self.files[from];
+                    let file = file.strip_prefix(root()).unwrap_or(file).display();
+                    found.push(format!("{file} imports {name} through the root of its crate"));
+                }
+            }
+        }
+        found
     }
 
     /// A sentence for each circle.
@@ -320,6 +340,28 @@ fn no_modules_of_a_crate_import_in_a_circle() {
     assert!(imports > 500, "{imports} imports");
     let circles: Vec<String> = crates.iter().flat_map(Crate::circles).collect();
     none(&circles);
+}
+
+#[test]
+fn modules_import_names_from_where_they_are_defined() {
+    let all: Vec<String> =
+        roots().iter().flat_map(|root| Crate::read(root).through_root()).collect();
+    none(&all);
+}
+
+#[test]
+fn an_import_through_the_root_is_found() {
+    let lib = ("lib", "mod a; mod b; pub use b::{B, C as D}; pub struct Own;");
+    for (a, found) in [
+        ("use crate::B;", 1),
+        ("fn f(b: crate::D) {}", 1),
+        ("use crate::{B, b::C};", 1),
+        ("use crate::b::B; use crate::Own; use super::b;", 0),
+        ("#[cfg(test)] mod tests { use crate::B; }", 0),
+    ] {
+        let (_folder, read) = written(&[lib, ("a", a), ("b", "pub struct B; pub struct C;")]);
+        assert_eq!(read.through_root().len(), found, "{a}");
+    }
 }
 
 /// A crate of modules with these texts.

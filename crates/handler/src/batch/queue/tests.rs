@@ -8,8 +8,11 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 
 use super::{BatchLimits, Item, Place, Queue, Work};
+use crate::emitter::Emitter;
+use crate::job::JobInfo;
+use crate::transcript::Stop;
 use crate::transcript::{Reader, transcript};
-use crate::{AttemptNo, Emitter, JobInfo, RequestId, Stop};
+use nsbridge_protocol::{AttemptNo, RequestId};
 
 /// Time longer than any test takes.
 const LONG_TIME: Duration = Duration::from_secs(3600);

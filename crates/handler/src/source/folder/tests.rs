@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use super::{files_of, links_out_of};
-use crate::Model;
+use crate::models::Model;
 
 /// Makes a folder whose `count` links lead to the folder itself.
 fn links_to_itself(count: usize) -> tempfile::TempDir {

@@ -5,7 +5,8 @@ use nsbridge_kernels::Format;
 use nsbridge_kernels::matrix::{SEGMENTS, segments};
 use nsbridge_kernels::simd::LANES;
 
-use crate::{KvFormat, LoadError};
+use crate::error::LoadError;
+use crate::kv::KvFormat;
 
 /// Bytes that rank 0 needs. No other rank needs more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

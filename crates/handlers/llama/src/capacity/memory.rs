@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display};
 
-use crate::KvFormat;
 use crate::config::{Config, tensors};
+use crate::kv::KvFormat;
 
 /// Bytes of weights and KV cache, with the terms of the sum.
 ///

@@ -1,7 +1,7 @@
 //! Model families and their defaults.
 
 use super::refused;
-use crate::LoadError;
+use crate::error::LoadError;
 
 /// Model family, named by `architectures`. The defaults are those of transformers' classes.
 #[derive(Clone, Copy, Debug, PartialEq)]

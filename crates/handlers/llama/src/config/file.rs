@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::family::Family;
 use super::rope::{Parameters, Rope};
 use super::{OneOrMany, refused};
-use crate::LoadError;
+use crate::error::LoadError;
 
 pub(crate) use self::quantization::{SCALED_TOGETHER, scaled_together};
 

@@ -6,7 +6,7 @@ use nsbridge_checkpoint::{Checkpoint, GgufValue, Order};
 use serde_json::{Map, Value, json};
 
 use super::{Config, RopeScaling};
-use crate::LoadError;
+use crate::error::LoadError;
 use crate::metadata::{Facts, stop_ids};
 
 /// Builds the equivalent of a `config.json` from the metadata.

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{Advice, Config, Rope, RopeScaling, tensors};
-use crate::Format;
-use crate::KvFormat;
-use crate::LoadError;
 use crate::capacity::{Memory, Need, parameters};
+use crate::error::LoadError;
+use crate::kv::KvFormat;
+use nsbridge_kernels::Format;
 
 fn tiny() -> Value {
     json!({

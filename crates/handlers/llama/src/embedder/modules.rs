@@ -4,7 +4,8 @@ use nsbridge_handler::Model;
 use serde::Deserialize;
 
 use crate::config::find_json;
-use crate::{LoadError, Options, Pooling};
+use crate::error::LoadError;
+use crate::options::{Options, Pooling};
 
 const MODULES: &str = "modules.json";
 

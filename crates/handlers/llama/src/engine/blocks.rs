@@ -1,7 +1,7 @@
 //! KV cache as the schedule allocates it.
 
 use super::{Counts, EngineRequest, Running};
-use crate::KvCacheManager;
+use crate::kv::KvCacheManager;
 use crate::schedule::{Memory, Work};
 
 /// KV cache with the requests that hold its blocks.

@@ -8,7 +8,7 @@ use std::fmt;
 use futures_channel::oneshot;
 use nsbridge_handler::{Error, Result};
 
-use crate::Pooling;
+use crate::options::Pooling;
 
 /// Vector of one text, while its rows are computed.
 pub(crate) struct Pool {

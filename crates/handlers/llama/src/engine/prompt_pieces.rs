@@ -17,8 +17,8 @@ use crate::detokenize::TextStream;
 use crate::reply::write_logprobs;
 use crate::request::Asked;
 use crate::sample::rank_of;
+use crate::sample::{Logprobs, Scratch, logprobs};
 use crate::tokenizer::ChatTokenizer;
-use crate::{Logprobs, Scratch, logprobs};
 
 /// Pieces of a prompt: one for each of its tokens.
 pub(crate) struct PromptPieces {

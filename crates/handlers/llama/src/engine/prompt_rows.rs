@@ -4,7 +4,7 @@ use nsbridge_handler::{Result, TextPiece};
 
 use super::pool::Pool;
 use super::prompt_pieces::PromptPieces;
-use crate::Scratch;
+use crate::sample::Scratch;
 
 /// Reader of the rows of a request's prompt. The request has one sequence.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use nsbridge_handler::{FinishReason, Result, TextPiece};
 
-use crate::BlockTable;
+use crate::kv::BlockTable;
 use crate::reply::Reply;
 use crate::speculation::AcceptanceStats;
 

@@ -19,11 +19,13 @@ use nsbridge_handler::{Error, Finish, FinishReason, Result, TextPiece, Usage};
 use super::prompt_rows::PromptRows;
 use super::sequence::Sequence;
 use crate::grammar::Grammar;
+use crate::kv::KvCacheManager;
+use crate::network::Chunk;
 use crate::reply::{Addition, Reply};
+use crate::sample::Scratch;
 use crate::sample::{Draws, LogitsRow};
 use crate::schedule::Work;
 use crate::speculation::{Tally, Undrafted};
-use crate::{Chunk, KvCacheManager, Scratch};
 
 /// Maximum number of pieces that a sequence may be ahead of its turn before it waits for the
 /// others.

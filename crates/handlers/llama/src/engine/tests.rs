@@ -6,11 +6,13 @@ use futures_executor::block_on;
 use nsbridge_handler::{Error, Finish, FinishReason, Refused, Result, Stop, TextPiece};
 
 use super::{Engine, EngineRequest, Outlet, Policy, SequenceGroup};
+use crate::config::Config;
+use crate::network::{Model, Setup};
 use crate::reply::Reply;
 use crate::request::Asked;
 use crate::schedule::Limits;
 use crate::tokenizer::ChatTokenizer;
-use crate::{Config, Model, Setup, Weights};
+use crate::weights::Weights;
 
 /// Consumer that panics at its first piece, or takes all.
 struct Taker {

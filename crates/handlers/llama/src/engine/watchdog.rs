@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::Watch;
+use crate::network::Watch;
 
 /// Progress counter of the engine thread. An odd value means that progress is expected soon, an
 /// even value that the thread may take as long as it likes.
@@ -84,7 +84,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{Heartbeat, Watchdog};
-    use crate::Watch;
+    use crate::network::Watch;
     use nsbridge_kernels::collectives::RankGroup;
 
     /// Returns true if the last of `looks` checks reports the hang and none before it does.

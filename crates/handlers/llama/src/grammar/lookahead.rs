@@ -2,7 +2,7 @@
 
 use super::Grammar;
 use crate::panics::caught;
-use crate::{Allowed, TokenSet};
+use crate::sample::{Allowed, TokenSet};
 
 /// Copy of a reply's grammar that has also taken the tokens of the draft.
 ///

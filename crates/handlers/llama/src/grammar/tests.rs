@@ -9,7 +9,7 @@ use regex_automata::{Anchored, MatchKind};
 use serde_json::{Value, json};
 
 use super::{Grammar, Grammars, Rule, VERSION, vocabulary};
-use crate::TokenSet;
+use crate::sample::TokenSet;
 use crate::workers::Workers;
 
 /// End token of the model, among [`words`].

@@ -2,9 +2,11 @@
 
 use nsbridge_checkpoint::TensorInfo;
 
+use crate::error::LoadError;
 use crate::formats::format_of_tensor;
+use crate::network::{Arithmetic, Backend, GpuDevices};
 use crate::options::Options;
-use crate::{Arithmetic, Backend, Format, GpuDevices, LoadError};
+use nsbridge_kernels::Format;
 
 /// Default number of requests that run concurrently, on a CPU and on a GPU.
 const PLACES: [usize; 2] = [8, 64];

@@ -5,13 +5,17 @@ use nsbridge_handler::{Model as Files, Models};
 
 use super::device::DeviceChoice;
 use super::placement::Footprint;
+use crate::config::Config;
+use crate::error::LoadError;
 use crate::formats::coarsest_format;
+use crate::network::{Backend, Model, Setup};
 use crate::options::Options;
 use crate::speculation::{
     DraftModel, Drafter, Lengths, MAX_DRAFT_TOKENS, NgramProposer, Speculation,
 };
 use crate::tokenizer::ChatTokenizer;
-use crate::{Backend, Config, Format, LoadError, Model, Setup, Weights};
+use crate::weights::Weights;
+use nsbridge_kernels::Format;
 
 /// Default name of the draft model.
 const DRAFT: &str = "draft";

@@ -1,6 +1,6 @@
 //! Options that belong to one of the two tasks.
 
-use crate::LoadError;
+use crate::error::LoadError;
 use crate::options::{Options, Task};
 
 /// Refuses options of embeddings for a worker that generates text.

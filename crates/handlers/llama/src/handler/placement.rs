@@ -3,10 +3,13 @@
 use nsbridge_checkpoint::{Checkpoint, TensorInfo};
 use nsbridge_kernels::attention::PAGE;
 
+use crate::capacity::Memory;
+use crate::config::Config;
 use crate::config::{SCALED_TOGETHER, scaled_together};
+use crate::error::LoadError;
 use crate::formats::{mean_width, width_on_device, width_on_gpu};
 use crate::network::GpuRoom;
-use crate::{Backend, Config, LoadError, Memory, Setup};
+use crate::network::{Backend, Setup};
 
 /// Bytes of a GPU's free memory that are left for the buffers of steps, at most a tenth of it.
 const MAX_BYTES_LEFT: u64 = 3 << 30;
@@ -139,7 +142,7 @@ fn short_of(rooms: &[GpuRoom], models: &[&Footprint]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::{Footprint, blocks_in, short_of};
-    use crate::Memory;
+    use crate::capacity::Memory;
     use crate::network::GpuRoom;
 
     const GIB: u64 = 1 << 30;

@@ -1,7 +1,7 @@
 //! Contents of the blocks: keys and values of one rank's heads.
 
 use super::KvFormat;
-use crate::LoadError;
+use crate::error::LoadError;
 use nsbridge_kernels::Element;
 use nsbridge_kernels::attention::{PAGE, Pages};
 use nsbridge_kernels::memory::{AlignedBuffer, Plain};

@@ -1,7 +1,7 @@
 //! Tokens that end a reply, from the metadata of a GGUF file.
 
 use super::{Facts, Kind, tokens};
-use crate::LoadError;
+use crate::error::LoadError;
 
 /// Texts of special tokens that end a reply or a turn, by the rules of llama.cpp. Its names for
 /// models that this engine does not have, and for the gaps in code completion, are left out.

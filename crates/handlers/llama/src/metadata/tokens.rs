@@ -3,7 +3,7 @@
 use nsbridge_checkpoint::GgufValue;
 
 use super::Facts;
-use crate::LoadError;
+use crate::error::LoadError;
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 

@@ -1,7 +1,8 @@
 //! Backend that a model runs on.
 
 use super::gpu::{Arithmetic, GpuDevices};
-use crate::{Format, LoadError};
+use crate::error::LoadError;
+use nsbridge_kernels::Format;
 
 #[cfg(feature = "candle")]
 pub use super::device::CandleDevices;
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn a_format_without_kernels_is_not_exact() {
         use super::{Arithmetic, Backend};
-        use crate::Format;
+        use nsbridge_kernels::Format;
 
         let exact = |formats: &[Format]| Backend::named("emulator", 1, Arithmetic::Exact, formats);
         assert!(exact(&[Format::Q8_0, Format::Q6K]).is_ok());

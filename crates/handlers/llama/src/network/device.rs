@@ -23,7 +23,10 @@ use super::Setup;
 use super::part::{Heads, Part, Tokens};
 use super::plan::Step;
 use super::rank::{Rank, Rows};
-use crate::{Config, KvFormat, LoadError, Weights};
+use crate::config::Config;
+use crate::error::LoadError;
+use crate::kv::KvFormat;
+use crate::weights::Weights;
 use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::collectives::{RankHandle, RankLost};
 

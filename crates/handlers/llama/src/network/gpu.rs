@@ -31,8 +31,12 @@ use super::load::{Loader, norm};
 use super::part::{Packed as _, Part, Tokens};
 use super::plan::Step;
 use super::rank::{Rank, Rows};
+use crate::config::Config;
+use crate::error::LoadError;
+use crate::kv::KvFormat;
+use crate::rope::RopeTable;
 use crate::sample::Chosen;
-use crate::{Config, KvFormat, LoadError, RopeTable, Weights};
+use crate::weights::Weights;
 
 /// State that a rank shows to the others at a rendezvous.
 #[derive(Debug, Default)]

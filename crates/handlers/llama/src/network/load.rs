@@ -5,8 +5,11 @@ use nsbridge_kernels::ThreadPool;
 use nsbridge_kernels::matrix::{Matrix, Source, segments};
 use nsbridge_kernels::simd::LANES;
 
+use crate::config::Config;
+use crate::error::LoadError;
+use crate::weights::Weights;
 use crate::weights::{self, Cut, Floats8, Stored};
-use crate::{Config, Format, LoadError, Tier, Weights};
+use nsbridge_kernels::{Format, Tier};
 
 /// Bytes of layers below which a model runs on one thread: more threads would cost more than they
 /// gain.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use nsbridge_kernels::matrix::Matrix;
 use nsbridge_kernels::simd::LANES;
 
-use crate::Config;
+use crate::config::Config;
 
 /// One rank's place in the rank group.
 #[derive(Clone, Copy, Debug)]

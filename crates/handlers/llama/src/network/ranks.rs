@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::{Config, LoadError, RopeTable, Weights};
+use crate::config::Config;
+use crate::error::LoadError;
+use crate::rope::RopeTable;
+use crate::weights::Weights;
 use nsbridge_kernels::collectives::{
     Communicator, Patience, RankGroup, RankHandle, RankLost, SingleRank,
 };

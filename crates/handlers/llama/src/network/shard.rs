@@ -6,8 +6,12 @@ use nsbridge_kernels::ThreadPool;
 use nsbridge_kernels::collectives::Communicator;
 use nsbridge_kernels::matrix::{Matrix, QuantizationBuffers};
 
+use crate::config::Config;
+use crate::error::LoadError;
 use crate::kv::{Shape, Values};
-use crate::{Config, LoadError, RopeTable, Tier, Weights};
+use crate::rope::RopeTable;
+use crate::weights::Weights;
+use nsbridge_kernels::Tier;
 
 use super::Setup;
 use super::load::{self, CpuPack, Loader};

@@ -14,7 +14,8 @@ use super::plan::{Row, Step};
 use super::rank::{Rank, Rows};
 use super::shard::{Kv, Scratch, Shard};
 use crate::kv::{Shape, Store, Values};
-use crate::{RopeTable, Tier};
+use crate::rope::RopeTable;
+use nsbridge_kernels::Tier;
 
 /// Largest supported head dimension, since threads keep a head's numbers on the stack.
 pub(crate) const WIDEST_HEAD: usize = 512;

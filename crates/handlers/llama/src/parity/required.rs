@@ -5,7 +5,9 @@ use std::path::Path;
 use nsbridge_handler::Model as Files;
 
 use super::Reference;
-use crate::{LoadError, Model, Options};
+use crate::error::LoadError;
+use crate::network::Model;
+use crate::options::Options;
 
 /// Limits of a reference. Beyond them, startup would take a noticeable part of the machine's
 /// memory, and minutes.
@@ -98,7 +100,7 @@ impl<'a> Required<'a> {
 #[cfg(test)]
 mod tests {
     use super::Required;
-    use crate::Options;
+    use crate::options::Options;
 
     #[test]
     fn a_tolerance_that_is_none_or_of_nothing_is_refused() {

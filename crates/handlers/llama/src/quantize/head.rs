@@ -6,7 +6,7 @@ mod carried;
 
 use nsbridge_checkpoint::{Dtype, GgufValue};
 
-use crate::{Config, RopeScaling};
+use crate::config::{Config, RopeScaling};
 
 /// Alignment of each tensor in bytes, from the end of the header.
 pub(super) const ALIGNMENT: u64 = 32;

@@ -7,8 +7,10 @@ use std::str::FromStr;
 
 use nsbridge_checkpoint::Dtype;
 
+use crate::config::Config;
 use crate::formats;
-use crate::{Config, Format, tensors};
+use crate::tensors;
+use nsbridge_kernels::Format;
 
 /// Number of layers of the models that llama.cpp calls 70B. Their value projections are small and
 /// serve many query heads each, so they get more bits.

@@ -7,7 +7,8 @@ use nsbridge_handler::Model;
 use std::fs::File;
 
 use super::{QuantizeError, write};
-use crate::{Config, Format};
+use crate::config::Config;
+use nsbridge_kernels::Format;
 
 /// Weights of a block of 32, of one of 256, and of a part of it.
 const BLOCK32: usize = 32;

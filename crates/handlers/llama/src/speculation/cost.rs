@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use nsbridge_handler::Result;
 
-use crate::{BlockTable, Chunk, Model};
+use crate::kv::BlockTable;
+use crate::network::{Chunk, Model};
 
 /// Row counts with a measured cost; others are interpolated. Small counts are listed one by one,
 /// because there the group size of the kernels matters: nine rows may cost half as much again as

@@ -6,7 +6,9 @@ use std::time::Instant;
 use nsbridge_handler::Result;
 
 use super::{Continuation, Costs, Drafter};
-use crate::{BlockTable, Chunk, Model, Scratch, Watch};
+use crate::kv::BlockTable;
+use crate::network::{Chunk, Model, Watch};
+use crate::sample::Scratch;
 
 /// Draft model with the target's vocabulary. It drafts several replies in one batch.
 pub(crate) struct DraftModel {

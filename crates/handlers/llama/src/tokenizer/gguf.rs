@@ -7,7 +7,7 @@ mod splits;
 use nsbridge_handler::quote;
 use serde_json::{Map, Value, json};
 
-use crate::LoadError;
+use crate::error::LoadError;
 use crate::metadata::{Facts, Kind, TYPES, Token, special, tokens};
 
 const MODEL: &str = "tokenizer.ggml.model";

@@ -5,8 +5,8 @@ use nsbridge_handler::{Model, quote};
 use serde_json::{Map, Value};
 
 use super::gguf;
-use crate::LoadError;
 use crate::config::{find_json, read_json, within};
+use crate::error::LoadError;
 use crate::metadata::Facts;
 use crate::template::TokenizerConfig;
 

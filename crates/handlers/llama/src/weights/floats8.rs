@@ -12,7 +12,7 @@ use half::f16;
 use nsbridge_checkpoint::{Dtype, Weight};
 
 use super::{Cut, Stored};
-use crate::LoadError;
+use crate::error::LoadError;
 
 /// Returns true for the types of this module.
 pub(super) fn is_one(dtype: Dtype) -> bool {

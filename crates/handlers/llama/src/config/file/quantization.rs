@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::{FILE, find_json, refused};
-use crate::LoadError;
+use crate::error::LoadError;
 
 /// Rows and columns of a block of weights with one scale, where the file names no others.
 pub(crate) const SCALED_TOGETHER: [usize; 2] = [128, 128];

@@ -1,9 +1,9 @@
 //! Sliding attention windows of the layers.
 
 use super::{File, Setting};
-use crate::LoadError;
 use crate::config::family::Family;
 use crate::config::refused;
+use crate::error::LoadError;
 
 /// Defaults in transformers: the window of Mistral and both Qwens, and the number of full-attention
 /// layers of both Qwens.

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::{Rope, RopeScaling};
-use crate::LoadError;
 use crate::config::{FILE, refused};
+use crate::error::LoadError;
 
 const DEFAULT_THETA: f64 = 10_000.0;
 

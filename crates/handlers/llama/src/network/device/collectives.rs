@@ -8,7 +8,7 @@ use candle_core::{Result as Candle, Tensor};
 #[cfg(feature = "nccl")]
 use self::nccl::Nccl;
 use super::{CandleDevices, Failed, Result};
-use crate::LoadError;
+use crate::error::LoadError;
 use crate::network::part::Part;
 use nsbridge_kernels::collectives::{RankHandle, RankLost};
 

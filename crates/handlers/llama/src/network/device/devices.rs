@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Device};
 
-use crate::{Format, LoadError};
+use crate::error::LoadError;
+use nsbridge_kernels::Format;
 
 /// Devices of a model's ranks, and the dtype of their computation.
 #[derive(Clone, Debug)]
@@ -98,7 +99,7 @@ mod tests {
     use candle_core::{DType, Device};
 
     use super::CandleDevices;
-    use crate::Format;
+    use nsbridge_kernels::Format;
 
     #[test]
     fn what_is_computed_in_is_what_the_checkpoint_has() {

@@ -9,8 +9,11 @@ use nsbridge_checkpoint::Dtype;
 
 use super::super::part::Part;
 use super::first_line;
+use crate::config::Config;
+use crate::error::LoadError;
+use crate::rope::RopeTable;
+use crate::weights::Weights;
 use crate::weights::{self, Cut, Stored, ggml};
-use crate::{Config, LoadError, RopeTable, Weights};
 
 pub(super) struct Layer {
     pub(super) attention_norm: Tensor,

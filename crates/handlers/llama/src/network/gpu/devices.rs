@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 use nsbridge_gpu::device::Device;
 use serde::{Deserialize, Serialize};
 
-use crate::{Format, LoadError};
+use crate::error::LoadError;
+use nsbridge_kernels::Format;
 
 /// Arithmetic of a model on GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

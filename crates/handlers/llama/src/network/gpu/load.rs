@@ -10,10 +10,11 @@ use nsbridge_gpu::rows::Form;
 use nsbridge_kernels::matrix::{SEGMENTS, Source};
 
 use super::devices::Arithmetic;
+use crate::error::LoadError;
 use crate::network::load::{Pack, Packing};
 use crate::network::part::{Layer, Packed};
 use crate::weights::Floats8;
-use crate::{Format, LoadError};
+use nsbridge_kernels::Format;
 
 /// Matrix on a GPU, and its format in the file.
 #[derive(Debug)]

@@ -5,8 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Part, Rank, Ranks, Setup, Shard, Step};
+use crate::config::Config;
+use crate::kv::{BlockTable, KvCacheManager};
+use crate::network::{Chunk, Model};
+use crate::rope::RopeTable;
 use crate::weights::Cut;
-use crate::{BlockTable, Chunk, Config, Format, KvCacheManager, Model, RopeTable, Weights};
+use crate::weights::Weights;
+use nsbridge_kernels::Format;
 use nsbridge_kernels::collectives::{Communicator, RankGroup, RankLost};
 
 const LONG_TIME: Duration = Duration::from_secs(3600);

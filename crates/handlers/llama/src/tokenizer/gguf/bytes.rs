@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::splits::Splits;
 use super::{Parts, vocabulary};
-use crate::LoadError;
+use crate::error::LoadError;
 use crate::metadata::{Facts, Token};
 
 const SPLITS: &str = "tokenizer.ggml.pre";

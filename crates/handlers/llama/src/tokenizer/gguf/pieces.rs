@@ -11,7 +11,7 @@ use nsbridge_checkpoint::GgufValue;
 use serde_json::{Map, Value, json};
 
 use super::{Parts, vocabulary};
-use crate::LoadError;
+use crate::error::LoadError;
 use crate::metadata::{Facts, Kind, Token, special};
 
 const SCORES: &str = "tokenizer.ggml.scores";

@@ -22,7 +22,7 @@ use half::{bf16, f16};
 
 use super::super::{Failed, Result, first_line};
 use super::Handed;
-use crate::LoadError;
+use crate::error::LoadError;
 use crate::network::part::Part;
 use nsbridge_kernels::collectives::{Patience, RankHandle, RankLost};
 
