@@ -148,8 +148,8 @@ mod tests {
     fn the_longest_control_frame_is_let_through_by_the_queue() {
         let root = ReplyRoot([1; 32].into());
         let seal = |bytes| seal_control(&root, ID, ControlKind::Resume, &vec![7; bytes]);
-        assert!(seal(super::LIMIT).unwrap().len() <= topology::CONTROL_BODY);
-        assert!(seal(super::LIMIT + 1).is_err());
+        assert!(seal(super::MAX_CONTENT_BYTES).unwrap().len() <= topology::CONTROL_BODY);
+        assert!(seal(super::MAX_CONTENT_BYTES + 1).is_err());
     }
 
     #[test]
