@@ -2,9 +2,6 @@
 
 use crate::tree::{none, text};
 
-/// Maximum number of lines of the architecture document, so that it can be read in one go.
-const ARCHITECTURE_LINES: usize = 220;
-
 /// Returns the error codes in wire format, as returned by `as_str`.
 fn codes(code: &str) -> Vec<&str> {
     let arms = code.lines().filter(|line| line.trim_start().starts_with("Self::"));
@@ -81,12 +78,6 @@ fn rules(protocol: &str) -> Vec<String> {
     rules.sort();
     rules.dedup();
     rules
-}
-
-/// Returns an error message if a document is too long.
-fn too_long(path: &str, document: &str, most: usize) -> Option<String> {
-    let lines = document.lines().count();
-    (lines > most).then(|| format!("{path} has {lines} lines, more than {most}"))
 }
 
 /// Returns the code blocks in `language` of a document.
@@ -266,12 +257,6 @@ fn a_path_of_code_that_is_gone_is_found() {
 }
 
 #[test]
-fn the_architecture_is_read_in_one_go() {
-    let path = "docs/architecture.md";
-    none(&too_long(path, &text(path), ARCHITECTURE_LINES).into_iter().collect::<Vec<_>>());
-}
-
-#[test]
 fn the_readme_shows_the_example_as_it_is() {
     let (readme, echo) = (text("README.md"), text("examples/echo/src/main.rs"));
     let shown = blocks(&readme, "rust");
@@ -302,12 +287,6 @@ fn a_field_that_is_not_shown_is_found() {
     let place = "deploy/worker.example.toml has no";
     let expected = ["`name` in [worker]", "`top_k` in [handler]", "[log]"];
     assert_eq!(not_shown(config, options, example), expected.map(|what| format!("{place} {what}")));
-}
-
-#[test]
-fn a_document_that_grew_is_found() {
-    assert_eq!(too_long("a.md", "a\nb\n", 2), None);
-    assert!(too_long("a.md", "a\nb\nc\n", 2).is_some());
 }
 
 #[test]
