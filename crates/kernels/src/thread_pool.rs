@@ -44,22 +44,6 @@ const JOINED: u64 = OPEN - 1;
 pub struct ThreadPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    #[cfg(feature = "testing")]
-    other: Option<Other>,
-}
-
-/// Threads of another library that run the jobs.
-#[cfg(feature = "testing")]
-struct Other {
-    threads: usize,
-    run: Box<dyn Fn(usize, Part<'_>) + Send + Sync>,
-}
-
-#[cfg(feature = "testing")]
-impl std::fmt::Debug for Other {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Other").field("threads", &self.threads).finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug, Default)]
@@ -135,36 +119,11 @@ impl ThreadPool {
             thread.spawn(move || shared.help(index)).ok()
         };
         let threads = (1..threads).filter_map(helper).collect();
-        Self {
-            shared,
-            threads,
-            #[cfg(feature = "testing")]
-            other: None,
-        }
-    }
-
-    /// Creates a pool whose jobs run on the threads of another library, to compare it. `run` gets
-    /// the number of parts and the work of a part.
-    ///
-    /// # Safety
-    ///
-    /// `run` must do each part exactly once, and none after it has returned.
-    #[cfg(feature = "testing")]
-    pub unsafe fn on(
-        threads: usize,
-        run: impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static,
-    ) -> Self {
-        let mut pool = Self::new(1);
-        pool.other = Some(Other { threads, run: Box::new(run) });
-        pool
+        Self { shared, threads }
     }
 
     /// Returns the number of threads.
     pub fn threads(&self) -> usize {
-        #[cfg(feature = "testing")]
-        if let Some(other) = &self.other {
-            return other.threads;
-        }
         1 + self.threads.len()
     }
 
@@ -175,10 +134,6 @@ impl ThreadPool {
     ///
     /// Panics if a part panics, or if there are more than 2^32 - 1 parts.
     pub fn run(&mut self, parts: usize, work: Part<'_>) {
-        #[cfg(feature = "testing")]
-        if let Some(other) = self.other.as_ref().filter(|_| parts > 1) {
-            return (other.run)(parts, work);
-        }
         if self.threads.is_empty() || parts < 2 {
             (0..parts).for_each(work);
             return;
@@ -376,25 +331,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[cfg(feature = "testing")]
-    #[test]
-    fn a_job_of_several_parts_runs_on_the_threads_of_another_library() {
-        let given = std::sync::Arc::new(AtomicU32::new(0));
-        let counter = given.clone();
-        // SAFETY: each part is done once, before it returns.
-        let mut pool = unsafe {
-            ThreadPool::on(3, move |parts, work| {
-                counter.fetch_add(parts as u32, Ordering::Relaxed);
-                (0..parts).rev().for_each(work);
-            })
-        };
-        let mut numbers = [1, 2, 3, 4];
-        pool.for_each_chunk(&mut numbers, 1, |part, number| number[0] *= part);
-        pool.for_each_chunk(&mut numbers, 4, |_, numbers| numbers[0] = 7);
-        assert_eq!((numbers, pool.threads()), ([7, 2, 6, 12], 3));
-        assert_eq!(given.load(Ordering::Relaxed), 4, "a job of one part is the caller's");
     }
 
     #[test]

@@ -173,7 +173,6 @@ pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
         // llama-server without libraries of its own, which its package leaves without their names.
         "gateway" => compiled("bench-gateway-peers", &requirements, "-DBUILD_SHARED_LIBS=OFF"),
         "batch" => bail!("no other system is compared"),
-        "threads" => bail!("the other system is a crate of the suite"),
         _ => plain("bench-peers", &requirements),
     }
 }
