@@ -12,10 +12,10 @@ use nsbridge_protocol::{ControlKind, RequestId};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::access::{ApiKeyId, Caller, Limiter, Reservation};
-use crate::error::{ApiError, Result};
-use crate::limits;
+use crate::callers::access::{ApiKeyId, Caller, Limiter, Reservation};
+use crate::callers::limits;
 use crate::metrics::Metrics;
+use crate::text::error::{ApiError, Result};
 
 /// Bytes of a request's frame that count as a token, as for the bodies of other requests.
 const PROMPT_BYTES: u64 = 4;
@@ -252,7 +252,7 @@ mod tests {
     use nsbridge_protocol::{AttemptNo, ControlKind, RequestId, Uuid};
     use tokio::time::advance;
 
-    use crate::access::{Access, Caller, Limiter, Limits};
+    use crate::callers::access::{Access, Caller, Limiter, Limits};
     use crate::catalog::Models;
     use crate::metrics::{Metrics, RefusedFiles};
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use nsbridge_client::ModelName;
 use serde::Deserialize;
 
-use crate::access::Caller;
-use crate::error::{ApiError, Result};
-use crate::fields::Fields;
-use crate::output::{ReasoningTags, ToolFormat};
+use crate::callers::access::Caller;
+use crate::text::error::{ApiError, Result};
+use crate::text::fields::Fields;
+use crate::text::output::{ReasoningTags, ToolFormat};
 
 /// Tokens that a request without a limit reserves of its caller's tokens per minute.
 const RESERVED_TOKENS: u64 = 1024;
@@ -292,8 +292,8 @@ impl Models {
 #[cfg(test)]
 mod tests {
     use super::{Model, Models, Task};
-    use crate::access::Access;
-    use crate::fields::Fields;
+    use crate::callers::access::Access;
+    use crate::text::fields::Fields;
 
     fn judge() -> Model {
         Model { task: Task::Judge, ..Model::default() }

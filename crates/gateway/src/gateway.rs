@@ -1,5 +1,8 @@
 //! Gateway: connected to the broker, listening, then serving.
 
+pub(crate) mod batch_run;
+mod heap;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,22 +19,22 @@ use tokio::net::TcpListener;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Access, AccessError};
-use crate::archive::Archive;
-use crate::batches;
+use crate::api::batches;
+use crate::callers::access::{Access, AccessError};
+use crate::callers::memory::Memory;
+use crate::callers::private_file::{PrivateFile, PrivateFileError, Reload};
 use crate::catalog::Models;
 use crate::config::{AccessConfig, Config, ConfigError, Keys, Server, StoreConfig};
-use crate::heap::Heap;
-use crate::memory::Memory;
+use crate::gateway::heap::Heap;
+use crate::http::routes::{internal, routes};
+use crate::http::server::{PlainListener, serve};
+use crate::http::tls::{Certificates, TlsError, TlsListener};
 use crate::metrics::{Metrics, RefusedFiles, ReloadedFile};
-use crate::private_file::{PrivateFile, PrivateFileError, Reload};
-use crate::routes::{internal, routes};
-use crate::runs::{Runs, Stores, Times};
-use crate::server::{PlainListener, serve};
-use crate::shared::{Shared, SharedError};
+use crate::replies::archive::Archive;
+use crate::replies::runs::{Runs, Stores, Times};
+use crate::replies::shared::{Shared, SharedError};
+use crate::replies::store::{Store, StoreError};
 use crate::state::{App, Sealed};
-use crate::store::{Store, StoreError};
-use crate::tls::{Certificates, TlsError, TlsListener};
 
 /// Interval at which files are checked for changes, and old replies are forgotten.
 const UPKEEP: Duration = Duration::from_secs(5);

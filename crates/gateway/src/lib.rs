@@ -33,70 +33,31 @@
 //! | a batch of a file, without a listener | [`BatchRun`] |
 //! | API keys | [`access::add`], [`access::list`], [`access::disable`] |
 
-pub mod access;
 mod accounts;
-mod archive;
-mod batch_run;
-mod batches;
-mod bodies;
+mod api;
+mod callers;
 mod catalog;
-mod chat;
-mod class;
-mod completions;
 mod config;
-mod decisions;
-mod embeddings;
-mod error;
-mod extent;
-mod fields;
-mod files;
 mod gateway;
-mod heap;
+mod http;
 mod ids;
-mod judges;
-mod limits;
-mod memory;
-mod messages;
-mod meter;
 mod metrics;
-mod models;
-mod moderations;
-mod openapi;
-mod output;
-mod page;
-mod private_file;
-mod proxy;
-mod relay;
-mod reply_end;
-mod responses;
-mod routes;
-mod run;
-mod runs;
-mod sampling;
-mod semaphores;
-mod server;
-mod shared;
-mod shares;
-mod sse;
+mod replies;
+mod sealed;
 mod state;
-mod store;
-mod tls;
-mod tokens;
-mod tools;
-mod traces;
-mod unread;
-mod wire;
+mod text;
 
-pub use batch_run::{BatchError, BatchProgress, BatchRun};
-pub use catalog::{Model, Reasoning, Task, Tools};
-pub use config::{
+pub use self::callers::access;
+pub use self::catalog::{Model, Reasoning, Task, Tools};
+pub use self::config::{
     AccessConfig, BatchConfig, Config, ConfigError, Keys, Server, StoreConfig, Telemetry,
 };
-pub use gateway::{Error, Gateway};
+pub use self::gateway::batch_run::{BatchError, BatchProgress, BatchRun};
+pub use self::gateway::{Error, Gateway};
 pub use nsbridge_config::BrokerConfig;
 
-pub use private_file::{PrivateFileError, Reload};
-pub use proxy::GatewayBroker;
-pub use shared::SharedError;
-pub use store::StoreError;
-pub use tls::TlsError;
+pub use self::callers::private_file::{PrivateFileError, Reload};
+pub use self::http::tls::TlsError;
+pub use self::replies::shared::SharedError;
+pub use self::replies::store::StoreError;
+pub use self::sealed::proxy::GatewayBroker;

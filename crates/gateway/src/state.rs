@@ -7,15 +7,15 @@ use nsbridge_queue::Broker;
 use nsbridge_telemetry::Spans;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Access;
 use crate::accounts::Accounts;
-use crate::archive::Archive;
+use crate::callers::access::Access;
+use crate::callers::memory::Memory;
+use crate::callers::shares::Shares;
 use crate::catalog::Models;
 use crate::config::Settings;
-use crate::memory::Memory;
 use crate::metrics::{Metrics, RefusedFiles};
-use crate::runs::Runs;
-use crate::shares::Shares;
+use crate::replies::archive::Archive;
+use crate::replies::runs::Runs;
 
 /// State of the gateway.
 #[derive(Debug)]

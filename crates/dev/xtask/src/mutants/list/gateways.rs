@@ -7,7 +7,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A failed or canceled reply is an error of the server after a restart.
     Mutant {
         name: "an-end-that-loses-its-code",
-        file: "crates/gateway/src/reply_end.rs",
+        file: "crates/gateway/src/replies/reply_end.rs",
         edits: &[(
             "StoredEnd::Failed { error: Some(error), .. } => Self::Failed(*error),",
             "StoredEnd::Failed { error: Some(error), .. } => Self::Failed(ApiError::internal(error.message())),",
@@ -17,7 +17,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A gateway keeps the memory that a peak of requests took.
     Mutant {
         name: "a-heap-that-keeps-its-peak",
-        file: "crates/gateway/src/heap.rs",
+        file: "crates/gateway/src/gateway/heap.rs",
         edits: &[
             ("unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES) };", ""),
             ("unsafe { libc::malloc_trim(0) };", ""),
@@ -27,7 +27,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A field becomes values whatever its size.
     Mutant {
         name: "fields-of-any-size",
-        file: "crates/gateway/src/fields.rs",
+        file: "crates/gateway/src/text/fields.rs",
         edits: &[
             ("if extent.bytes > self.bytes {", "if extent.bytes > isize::MAX as usize {"),
             ("if extent.values > self.values {", "if extent.values > isize::MAX as usize {"),
@@ -37,14 +37,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A gateway sends the last event that the client has once more.
     Mutant {
         name: "resume-with-a-known-event",
-        file: "crates/gateway/src/responses.rs",
+        file: "crates/gateway/src/api/responses.rs",
         edits: &[("after.saturating_add(1)", "after")],
         judge: Judge::Scenario("client-reconnects-by-sequence", 1),
     },
     // A restarted gateway does not continue the replies that were interrupted.
     Mutant {
         name: "interrupted-streams-wait",
-        file: "crates/gateway/src/runs.rs",
+        file: "crates/gateway/src/replies/runs.rs",
         edits: &[(
             "            // No task reads it.\n            entry.run.cancel();",
             "            // No task reads it.",
@@ -54,7 +54,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // The pieces that a gateway has kept are not handed to the worker that continues the reply.
     Mutant {
         name: "kept-pieces-are-not-used",
-        file: "crates/gateway/src/runs.rs",
+        file: "crates/gateway/src/replies/runs.rs",
         edits: &[(
             "revived.run.restore(pieces, fingerprint, None);",
             "revived.run.restore(pieces.into_iter().take(0).collect(), fingerprint, None);",
@@ -64,7 +64,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A client has the id of a response before another replica can find it.
     Mutant {
         name: "first-byte-before-the-record",
-        file: "crates/gateway/src/runs.rs",
+        file: "crates/gateway/src/replies/runs.rs",
         edits: &[(
             "let stored = shared.await.map_err(|_| not_stored())?;",
             "drop(shared);\n            let stored: std::result::Result<(), nsbridge_store::StoreError> = Ok(());",
@@ -74,7 +74,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // Another replica draws a seed of its own.
     Mutant {
         name: "seed-of-each-replica",
-        file: "crates/gateway/src/runs/compute.rs",
+        file: "crates/gateway/src/replies/runs/compute.rs",
         edits: &[(
             "ResumePoint::new(*id, *seed, *created_at, *expires_at)",
             "ResumePoint::new(*id, *seed ^ 1, *created_at, *expires_at)",
@@ -84,7 +84,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A retry at another replica is a new request.
     Mutant {
         name: "retry-of-another-replica-is-new",
-        file: "crates/gateway/src/runs/replicas.rs",
+        file: "crates/gateway/src/replies/runs/replicas.rs",
         edits: &[(
             "Ok(found.filter(|entry| entry.record.join == *join))",
             "Ok(found.filter(|entry| entry.record.join != *join))",
@@ -94,7 +94,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A drain ends streams in order, so that their clients take them for whole.
     Mutant {
         name: "streams-end-with-the-gateway",
-        file: "crates/gateway/src/sse.rs",
+        file: "crates/gateway/src/api/sse.rs",
         edits: &[("Some(Err(io::Error::other(\"the gateway shuts down\")))", "None")],
         judge: Judge::Test {
             package: "nsbridge-gateway",

@@ -54,7 +54,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A gateway makes the events of all pieces that a caller has not read at once.
     Mutant {
         name: "a-backlog-is-one-body",
-        file: "crates/gateway/src/run.rs",
+        file: "crates/gateway/src/replies/run.rs",
         edits: &[("const MOST_PIECES: usize = 256;", "const MOST_PIECES: usize = usize::MAX;")],
         judge: SLOW_READER,
     },

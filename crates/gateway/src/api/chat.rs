@@ -1,0 +1,47 @@
+//! `/v1/chat/completions`.
+
+pub(crate) mod reply;
+pub(crate) mod request;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+
+use self::reply::{Stream, whole};
+use self::request::ChatRequest;
+use crate::api::sse::{Events, stream};
+use crate::callers::access::Caller;
+use crate::callers::class::Class;
+use crate::replies::runs::{Ask, Client};
+use crate::state::App;
+use crate::text::error::Result;
+
+/// Answers a chat.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Response> {
+    let mut request = ChatRequest::parse(&body, &app.models, &caller)?;
+    let ask = Ask {
+        model: request.model.clone(),
+        seed: request.seed,
+        tokens: request.tokens(),
+        // A stream that lasts long keeps no second copy.
+        input: std::mem::take(&mut request.input),
+        background: false,
+        class: Class::of(&caller, request.tier),
+    };
+    let (run, reader) = app.runs.start("chat", ask, &caller, &client, &body).await?;
+    drop(body);
+    if request.stream {
+        let events = Events::default().obfuscated(request.obfuscated);
+        return Ok(stream(Stream::new(request, &run), events, reader).into_response());
+    }
+    let (pieces, summary) = reader.whole().await?;
+    Ok(Json(whole(&request, &run, &pieces, &summary)).into_response())
+}

@@ -1,0 +1,71 @@
+//! `/v1/messages`: Anthropic's Messages API, and `/v1/messages/count_tokens`.
+
+mod content;
+pub(crate) mod error;
+mod reply;
+mod request;
+#[cfg(test)]
+mod tests;
+mod tools;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde_json::{Value, json};
+
+use self::reply::{MessageView, whole};
+use self::request::MessagesRequest;
+use crate::api::sse::{Events, stream};
+use crate::api::tokens::{COUNT_TOKENS, read_prompt, without_reply};
+use crate::callers::access::Caller;
+use crate::callers::class::Class;
+use crate::replies::runs::{Ask, Client};
+use crate::state::App;
+use crate::text::error::Result;
+
+/// Answers a message.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Response> {
+    let mut request = MessagesRequest::parse(&body, &app.models, &caller)?;
+    let stop = request.input.stop.clone();
+    let ask = Ask {
+        model: request.model.clone(),
+        seed: request.seed,
+        tokens: request.tokens(),
+        // A stream that lasts long keeps no second copy.
+        input: std::mem::take(&mut request.input),
+        background: false,
+        class: Class::of(&caller, request.tier),
+    };
+    let (run, reader) = app.runs.start("message", ask, &caller, &client, &body).await?;
+    request.input.stop = stop;
+    drop(body);
+    if request.stream {
+        let view = MessageView::new(request, run.id);
+        return Ok(stream(view, Events::default(), reader).into_response());
+    }
+    let (pieces, summary) = reader.whole().await?;
+    let pieces = pieces.iter().map(|piece| &piece.piece);
+    Ok(Json(whole(&request, run.id, pieces, &summary)).into_response())
+}
+
+/// Counts the tokens of a prompt. The worker that has the model's vocabulary counts them.
+pub(crate) async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Json<Value>> {
+    let request = MessagesRequest::parse_count(&body, &app.models, &caller)?;
+    let input = without_reply(request.input);
+    let model = &request.model;
+    let (_, tokens) = read_prompt(&app, &caller, &client, model, input, COUNT_TOKENS).await?;
+    Ok(Json(json!({ "input_tokens": tokens })))
+}

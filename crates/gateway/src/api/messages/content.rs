@@ -1,0 +1,315 @@
+//! System prompt and messages of a request, as the messages of a chat.
+//!
+//! The blocks of adjacent messages of one role become one message, since Anthropic's interface
+//! counts them as one turn. The result of a tool is a message of its own.
+
+use nsbridge_client::ChatMessage;
+use nsbridge_protocol::ToolCall;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
+
+use crate::text::error::{ApiError, Result};
+use crate::text::fields::read;
+
+/// Beginning of the result of a tool that failed, since chat templates have no other mark for it.
+const FAILED: &str = "Error: ";
+
+/// Message as the client sends it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    role: Role,
+    content: Value,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Role {
+    User,
+    Assistant,
+    System,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::System => "system",
+        }
+    }
+
+    /// Returns the types of blocks that its messages may have.
+    fn blocks(self) -> &'static [&'static str] {
+        match self {
+            Self::User => &["text", "tool_result"],
+            Self::Assistant => &["text", "thinking", "redacted_thinking", "tool_use"],
+            Self::System => &["text"],
+        }
+    }
+}
+
+/// Block of a message.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Block {
+    Text {
+        text: String,
+    },
+    Thinking {
+        thinking: String,
+        /// Signatures are not checked: the gateway makes empty ones.
+        #[serde(rename = "signature", default)]
+        _signature: IgnoredAny,
+    },
+    RedactedThinking {
+        #[serde(rename = "data", default)]
+        _data: IgnoredAny,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Map<String, Value>,
+    },
+    ToolResult {
+        tool_use_id: String,
+        content: Option<Value>,
+        #[serde(default)]
+        is_error: bool,
+    },
+}
+
+/// Reads `system`, a text or blocks of text.
+///
+/// # Errors
+///
+/// Returns an error that names the first invalid block.
+pub(super) fn system(value: Option<Value>) -> Result<Option<ChatMessage>> {
+    let Some(value) = value else { return Ok(None) };
+    let text = text("system", value)?;
+    Ok((!text.is_empty()).then(|| ChatMessage::new("system", text)))
+}
+
+/// Reads `messages` and appends them to `chat`.
+///
+/// # Errors
+///
+/// Returns an error that names the first invalid message or block.
+pub(super) fn messages(values: Vec<Value>, chat: &mut Vec<ChatMessage>) -> Result<()> {
+    let before = chat.len();
+    for (index, mut value) in values.into_iter().enumerate() {
+        let at = format!("messages[{index}]");
+        if let Some(fields) = value.as_object_mut() {
+            fields.remove("cache_control");
+        }
+        let Given { role, content } = read(&at, value)?;
+        for (at, block) in blocks(&format!("{at}.content"), content)? {
+            add(chat, role.name(), block_of(&at, block, role.blocks())?, &at)?;
+        }
+    }
+    if chat.len() == before {
+        let message = "`messages` must have at least one message with content";
+        return Err(ApiError::field("messages", message));
+    }
+    Ok(())
+}
+
+/// Appends a block to the last message if that has the same role, and as a message otherwise.
+fn add(chat: &mut Vec<ChatMessage>, role: &'static str, block: Block, at: &str) -> Result<()> {
+    let (text, reasoning, call) = match block {
+        Block::Text { text } => (text, None, None),
+        Block::Thinking { thinking, .. } => (String::new(), Some(thinking), None),
+        Block::RedactedThinking { .. } => return Ok(()),
+        Block::ToolUse { id, name, input } => {
+            let input = Value::Object(input).to_string();
+            (String::new(), None, Some(ToolCall::new(id, name, input)))
+        }
+        Block::ToolResult { tool_use_id, content, is_error } => {
+            let text = text(&format!("{at}.content"), content.unwrap_or("".into()))?;
+            let text = if is_error { format!("{FAILED}{text}") } else { text };
+            let mut message = ChatMessage::new("tool", text);
+            message.tool_call_id = Some(tool_use_id);
+            chat.push(message);
+            return Ok(());
+        }
+    };
+    if chat.last().is_none_or(|last| last.role != role) {
+        chat.push(ChatMessage::new(role, ""));
+    }
+    let Some(last) = chat.last_mut() else { return Ok(()) };
+    append(&mut last.content, &text);
+    if let Some(reasoning) = reasoning.filter(|reasoning| !reasoning.is_empty()) {
+        append(last.reasoning_content.get_or_insert_default(), &reasoning);
+    }
+    last.tool_calls.extend(call);
+    Ok(())
+}
+
+/// Appends a text as another line.
+fn append(all: &mut String, text: &str) {
+    if !all.is_empty() && !text.is_empty() {
+        all.push('\n');
+    }
+    all.push_str(text);
+}
+
+/// Returns the blocks of a content with their paths.
+fn blocks(at: &str, content: Value) -> Result<Vec<(String, Value)>> {
+    let blocks = match content {
+        Value::String(text) => vec![json!({ "type": "text", "text": text })],
+        Value::Array(blocks) => blocks,
+        _ => {
+            let message = format!("`{at}` must be a text or a list of blocks");
+            return Err(ApiError::field(at, message));
+        }
+    };
+    let numbered = blocks.into_iter().enumerate();
+    Ok(numbered.map(|(index, block)| (format!("{at}[{index}]"), block)).collect())
+}
+
+/// Reads a block that must have one of these types.
+fn block_of(at: &str, mut block: Value, types: &[&str]) -> Result<Block> {
+    let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
+    if !types.contains(&kind) {
+        let kind: String = kind.chars().take(40).collect();
+        let types = types.join("`, `");
+        let message = if kind.is_empty() {
+            format!("`{at}.type` is missing: it must be one of `{types}`")
+        } else {
+            format!("`{at}` is a block of type `{kind}`, and only `{types}` can be read here")
+        };
+        return Err(ApiError::field(at, message));
+    }
+    if let Some(fields) = block.as_object_mut() {
+        fields.retain(|name, value| name != "cache_control" && !value.is_null());
+    }
+    read(at, block)
+}
+
+/// Reads a text or blocks of text.
+fn text(at: &str, content: Value) -> Result<String> {
+    let mut all = String::new();
+    for (at, block) in blocks(at, content)? {
+        if let Block::Text { text } = block_of(&at, block, &["text"])? {
+            append(&mut all, &text);
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{messages, system};
+    use crate::text::error::Result;
+    use nsbridge_client::ChatMessage;
+    use serde_json::{Value, json};
+
+    fn chat(given: Value) -> Result<Vec<ChatMessage>> {
+        let mut chat = Vec::new();
+        messages(serde_json::from_value(given).unwrap(), &mut chat)?;
+        Ok(chat)
+    }
+
+    #[track_caller]
+    fn check(given: Value, expected: &Value) {
+        let chat = chat(given).map_err(|error| error.message().to_owned()).unwrap();
+        assert_eq!(&serde_json::to_value(chat).unwrap(), expected);
+    }
+
+    #[track_caller]
+    fn check_refused(given: Value, param: &str, says: &str) {
+        let error = chat(given).unwrap_err();
+        assert_eq!(error.json()["error"]["param"], param);
+        assert!(error.message().contains(says), "{}", error.message());
+    }
+
+    #[test]
+    fn texts_and_blocks_of_one_role_are_one_message() {
+        check(
+            json!([
+                { "role": "user", "content": "a" },
+                { "role": "user", "content": [
+                    { "type": "text", "text": "b", "cache_control": { "type": "ephemeral" } },
+                    { "type": "text", "text": "c", "citations": null }
+                ] },
+                { "role": "assistant", "content": "d" },
+                { "role": "system", "content": "e" }
+            ]),
+            &json!([
+                { "role": "user", "content": "a\nb\nc" },
+                { "role": "assistant", "content": "d" },
+                { "role": "system", "content": "e" }
+            ]),
+        );
+    }
+
+    #[test]
+    fn calls_thoughts_and_results_have_their_places() {
+        check(
+            json!([
+                { "role": "assistant", "content": [
+                    { "type": "thinking", "thinking": "hm", "signature": "" },
+                    { "type": "redacted_thinking", "data": "x" },
+                    { "type": "text", "text": "I look." },
+                    { "type": "tool_use", "id": "toolu_1", "name": "f", "input": { "b": 1, "a": 2 } },
+                    { "type": "tool_use", "id": "toolu_2", "name": "g", "input": {}, "caller": null }
+                ] },
+                { "role": "user", "content": [
+                    { "type": "tool_result", "tool_use_id": "toolu_1", "content": "one" },
+                    { "type": "tool_result", "tool_use_id": "toolu_2", "is_error": true,
+                      "content": [{ "type": "text", "text": "no" }, { "type": "text", "text": "way" }] },
+                    { "type": "text", "text": "And now?" }
+                ] }
+            ]),
+            &json!([
+                { "role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": [
+                    { "id": "toolu_1", "type": "function",
+                      "function": { "name": "f", "arguments": "{\"b\":1,\"a\":2}" } },
+                    { "id": "toolu_2", "type": "function",
+                      "function": { "name": "g", "arguments": "{}" } }
+                ] },
+                { "role": "tool", "content": "one", "tool_call_id": "toolu_1" },
+                { "role": "tool", "content": "Error: no\nway", "tool_call_id": "toolu_2" },
+                { "role": "user", "content": "And now?" }
+            ]),
+        );
+        let empty = json!([{ "type": "tool_result", "tool_use_id": "t" }]);
+        check(
+            json!([{ "role": "user", "content": empty }]),
+            &json!([{ "role": "tool", "content": "", "tool_call_id": "t" }]),
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let of = |role: &str, block: Value| json!([{ "role": role, "content": [block] }]);
+        let image = json!({ "type": "image", "source": {} });
+        check_refused(of("user", image.clone()), "messages[0].content[0]", "`image`");
+        let result = json!({ "type": "tool_result", "tool_use_id": "t", "content": [image] });
+        check_refused(of("user", result), "messages[0].content[0].content[0]", "`image`");
+        let call = json!({ "type": "tool_use", "id": "t", "name": "f", "input": {} });
+        check_refused(of("user", call.clone()), "messages[0].content[0]", "`tool_use`");
+        check_refused(of("user", json!({ "text": "a" })), "messages[0].content[0]", "`text`");
+        let odd = json!({ "type": "text", "text": "a", "typo": 1 });
+        check_refused(of("user", odd), "messages[0].content[0]", "`typo`");
+        let list = json!({ "type": "tool_use", "id": "t", "name": "f", "input": [] });
+        check_refused(of("assistant", list), "messages[0].content[0]", "map");
+        check_refused(of("tool", call), "messages[0]", "`tool`");
+        check_refused(json!([{ "role": "user", "content": 1 }]), "messages[0].content", "a text");
+        check_refused(json!([{ "role": "user" }]), "messages[0]", "`content`");
+        check_refused(json!([]), "messages", "at least one");
+    }
+
+    #[test]
+    fn a_system_prompt_is_a_text_or_blocks_of_text() {
+        let read = |value: Value| system(Some(value)).unwrap().map(|message| message.content);
+        assert_eq!(read(json!("a")).as_deref(), Some("a"));
+        let blocks = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
+        assert_eq!(read(blocks).as_deref(), Some("a\nb"));
+        assert_eq!(read(json!([])), None);
+        assert!(system(None).unwrap().is_none());
+        let image = json!([{ "type": "image" }]);
+        assert!(system(Some(image)).unwrap_err().message().contains("`system[0]`"));
+    }
+}

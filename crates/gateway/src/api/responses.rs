@@ -1,0 +1,240 @@
+//! `/v1/responses`: create, stream, resume, cancel, delete.
+
+pub(crate) mod echo;
+mod items;
+mod object;
+mod request;
+mod view;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use nsbridge_client::{ChatMessage, RequestId, TextInput};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use self::echo::Object;
+use self::object::{Reply, described};
+use self::request::ResponsesRequest;
+use self::view::ResponseView;
+use crate::api::chat::reply::Message;
+use crate::api::sse::{Events, stream_until};
+use crate::api::tokens::{COUNT_TOKENS, read_prompt, without_reply};
+use crate::callers::access::Caller;
+use crate::callers::class::Class;
+use crate::ids;
+use crate::replies::run::Ending;
+use crate::replies::runs::{Ask, Client, Entry};
+use crate::state::App;
+use crate::text::error::{ApiError, Result};
+use crate::text::extent::Extent;
+use crate::text::fields::Fields;
+
+/// Endpoint of the records of responses.
+const KIND: &str = "response";
+
+/// Creates a response.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Response> {
+    let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
+    follow_previous(&app, &caller, &client, &mut request).await?;
+    let ask = Ask {
+        model: request.model.clone(),
+        seed: request.seed,
+        tokens: request.tokens(),
+        // A stream that lasts long keeps no second copy.
+        input: std::mem::take(&mut request.input),
+        background: request.background,
+        class: Class::of(&caller, request.tier),
+    };
+    let (run, reader) = app.runs.start(KIND, ask, &caller, &client, &body).await?;
+    drop(body);
+    if request.stream {
+        let events = Events::default().obfuscated(request.obfuscated);
+        let view = ResponseView::new(request, &run);
+        return Ok(stream_until(view, events, reader, app.hand_over()));
+    }
+    if request.background {
+        return Ok(Json(described(&request, &run, &Reply::of(&request, &run))).into_response());
+    }
+    // A failure before the first piece is the failure of the request.
+    match reader.whole().await {
+        Ok(_) => Ok(Json(described(&request, &run, &Reply::of(&request, &run))).into_response()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Counts the tokens that the input of a response would have. A worker of the model counts them.
+pub(crate) async fn input_tokens(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Json<Value>> {
+    let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
+    follow_previous(&app, &caller, &client, &mut request).await?;
+    let input = without_reply(request.input);
+    let model = &request.model;
+    let (_, tokens) = read_prompt(&app, &caller, &client, model, input, COUNT_TOKENS).await?;
+    Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": tokens })))
+}
+
+/// Refuses to compact a conversation: a summary by another prompt of the model is not the compacted
+/// state that the interface promises.
+pub(crate) async fn compact() -> ApiError {
+    ApiError::unserved("conversations are not compacted: send fewer items as `input`")
+}
+
+/// Query of a GET.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Get {
+    stream: bool,
+    starting_after: Option<u64>,
+    include_obfuscation: bool,
+}
+
+/// Shows a response, or streams it from an event on.
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    Path(id): Path<String>,
+    query: Result<Query<Get>, QueryRejection>,
+) -> Result<Response> {
+    let refused = |_| {
+        ApiError::bad_request(
+            "the query is invalid: `stream` and `include_obfuscation` must be true or false, and \
+             `starting_after` a number, each once",
+        )
+    };
+    let Query(get) = query.map_err(refused)?;
+    let entry = find(&app, &caller, &id).await?;
+    client.take(memory(&entry))?;
+    let mut request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
+    // The run has it.
+    request.input = TextInput::default();
+    if !get.stream {
+        return Ok(
+            Json(described(&request, &entry.run, &Reply::of(&request, &entry.run))).into_response()
+        );
+    }
+    let (run, reader) = app.runs.read(&entry, &caller).await?;
+    client.keep(entry.record.body.len());
+    let skip = get.starting_after.map_or(0, |after| after.saturating_add(1));
+    let events = Events::after(skip).obfuscated(get.include_obfuscation);
+    Ok(stream_until(ResponseView::new(request, &run), events, reader, app.hand_over()))
+}
+
+/// Stops a response, and shows it.
+pub(crate) async fn cancel(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    Path(id): Path<String>,
+) -> Result<Json<Object>> {
+    let entry = find(&app, &caller, &id).await?;
+    client.take(memory(&entry))?;
+    let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
+    if !request.background {
+        return Err(ApiError::bad_request("only a response in the background can be canceled"));
+    }
+    app.runs.stop(&entry).await?;
+    Ok(Json(described(&request, &entry.run, &Reply::of(&request, &entry.run))))
+}
+
+/// Forgets a response.
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    let entry = find(&app, &caller, &id).await?;
+    // A request that follows must not find it in a store.
+    if !app.runs.remove(&entry).await {
+        let after = std::time::Duration::from_secs(5);
+        let message = "the response cannot be deleted from the store now";
+        return Err(ApiError::unavailable(message, after).coded("store_unavailable"));
+    }
+    Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
+}
+
+/// Lists the items of a response's input.
+pub(crate) async fn input_items(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    let entry = find(&app, &caller, &id).await?;
+    client.take(memory(&entry))?;
+    let input = Fields::parse(entry.record.body.as_bytes())?.value("input")?;
+    let items = items::shown(input, entry.record.id);
+    let edge = |item: Option<&Value>| item.and_then(|item| item.get("id")).cloned();
+    Ok(Json(json!({
+        "object": "list", "first_id": edge(items.first()), "last_id": edge(items.last()),
+        "has_more": false, "data": items
+    })))
+}
+
+async fn find(app: &App, caller: &Caller, id: &str) -> Result<Arc<Entry>> {
+    let entry = app.runs.find(ids::of_response(id), caller, id).await?;
+    let none = || ApiError::not_found("there is no such response");
+    (entry.record.kind == KIND).then_some(entry).ok_or_else(none)
+}
+
+/// Puts the messages of the conversation that a request continues before its own.
+async fn follow_previous(
+    app: &Arc<App>,
+    caller: &Caller,
+    client: &Client,
+    request: &mut ResponsesRequest,
+) -> Result<()> {
+    let Some(previous) = request.previous.clone() else { return Ok(()) };
+    let entry = find(app, caller, &previous).await;
+    let entry = entry.map_err(|error| error.coded("previous_response_not_found"))?;
+    client.take(memory(&entry))?;
+    request.follow(history(app, caller, &entry)?);
+    Ok(())
+}
+
+/// Returns the memory, in bytes, that the request of a response takes when it is parsed again.
+fn memory(entry: &Entry) -> usize {
+    Extent::of(entry.record.body.as_bytes()).memory() + entry.record.bytes()
+}
+
+/// Returns the messages of a conversation up to the end of a response, without its instructions.
+fn history(app: &App, caller: &Caller, entry: &Entry) -> Result<Vec<ChatMessage>> {
+    if !matches!(entry.run.ending(), Some(Ending::Done(_))) {
+        return Err(ApiError::field(
+            "previous_response_id",
+            "the previous response is not complete",
+        ));
+    }
+    let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, caller)?;
+    let mut messages = entry.record.input.messages.clone();
+    if request.has_instructions {
+        messages.remove(0);
+    }
+    let mut message = Message::default();
+    let mut parser = request.parser();
+    for piece in entry.run.pieces().0 {
+        message.extend(parser.push(&piece.piece.text));
+    }
+    message.extend(parser.end());
+    messages.push(items::of_reply(message, entry.record.id));
+    Ok(messages)
+}
+
+/// Returns the id of a response in messages and events.
+fn id(run: RequestId) -> String {
+    ids::response(run)
+}

@@ -1,0 +1,191 @@
+//! Items of a response's input, as messages of a chat.
+
+use nsbridge_client::{ChatMessage, RequestId, ToolCall};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::api::chat::reply::Message;
+use crate::ids;
+use crate::text::error::{ApiError, Result};
+use crate::text::tools::namespace;
+
+/// Item of an input.
+#[derive(Deserialize)]
+struct Item {
+    #[serde(rename = "type", default)]
+    kind: Option<String>,
+    #[serde(default)]
+    role: Option<String>,
+    #[serde(default)]
+    content: Value,
+    #[serde(default)]
+    call_id: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    arguments: Option<String>,
+    #[serde(default)]
+    output: Value,
+    #[serde(default)]
+    summary: Value,
+}
+
+/// Reads `input`: a text, or a list of items.
+///
+/// # Errors
+///
+/// Returns an error that names the item and the type that is not supported.
+pub(super) fn read(input: Value) -> Result<Vec<ChatMessage>> {
+    let items = match input {
+        Value::Null => return Ok(Vec::new()),
+        Value::String(text) => return Ok(vec![ChatMessage::new("user", text)]),
+        Value::Array(items) => items,
+        _ => return Err(ApiError::field("input", "`input` must be a text or a list of items")),
+    };
+    let mut messages: Vec<ChatMessage> = Vec::new();
+    // Text of the reasoning before the next message of the assistant.
+    let mut reasoning = String::new();
+    for (index, item) in items.into_iter().enumerate() {
+        let at = format!("input[{index}]");
+        let item: Item = crate::text::fields::read(&at, item)?;
+        match item.kind.as_deref() {
+            None | Some("message") => {
+                let role = item.role.as_deref().unwrap_or_default();
+                let role = match role {
+                    "developer" | "system" => "system",
+                    "user" | "assistant" => role,
+                    _ => {
+                        return Err(ApiError::field(
+                            &format!("{at}.role"),
+                            "`role` must be `user`, `assistant`, `system` or `developer`",
+                        ));
+                    }
+                };
+                let text = text(&format!("{at}.content"), &item.content)?;
+                let mut message = ChatMessage::new(role, text);
+                take_reasoning(&mut message, &mut reasoning);
+                messages.push(message);
+            }
+            Some("function_call") => {
+                let missing = |name: &str| {
+                    ApiError::field(&format!("{at}.{name}"), format!("`{name}` is missing"))
+                };
+                let name = item.name.ok_or_else(|| missing("name"))?;
+                let call = ToolCall::new(
+                    item.call_id.ok_or_else(|| missing("call_id"))?,
+                    namespace::of_call(item.namespace.as_deref(), name),
+                    item.arguments.ok_or_else(|| missing("arguments"))?,
+                );
+                // Calls of one turn are one message.
+                if let Some(last) = messages.last_mut().filter(|last| last.role == "assistant") {
+                    last.tool_calls.push(call);
+                } else {
+                    let mut message = ChatMessage::new("assistant", "").calls(vec![call]);
+                    take_reasoning(&mut message, &mut reasoning);
+                    messages.push(message);
+                }
+            }
+            Some("function_call_output") => {
+                let mut message =
+                    ChatMessage::new("tool", text(&format!("{at}.output"), &item.output)?);
+                message.tool_call_id = item.call_id;
+                messages.push(message);
+            }
+            Some("reasoning") => {
+                for part in [&item.content, &item.summary] {
+                    reasoning.push_str(&text(&at, part)?);
+                }
+            }
+            Some(kind) => {
+                let kind: String = kind.chars().take(40).collect();
+                return Err(ApiError::field(
+                    &format!("{at}.type"),
+                    format!(
+                        "an item of type `{kind}` is not supported: `message`, `function_call`, \
+                         `function_call_output` and `reasoning` are"
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(messages)
+}
+
+fn take_reasoning(message: &mut ChatMessage, reasoning: &mut String) {
+    let text = std::mem::take(reasoning);
+    if message.role == "assistant" && !text.is_empty() {
+        message.reasoning_content = Some(text);
+    }
+}
+
+/// Returns the text of a content: a text, or a list of parts of text.
+fn text(at: &str, content: &Value) -> Result<String> {
+    let parts = match content {
+        Value::Null => return Ok(String::new()),
+        Value::String(text) => return Ok(text.clone()),
+        Value::Array(parts) => parts,
+        _ => return Err(ApiError::field(at, "the content must be a text or a list of parts")),
+    };
+    let mut texts = Vec::new();
+    for part in parts {
+        match part.get("type").and_then(Value::as_str) {
+            Some("input_text" | "output_text" | "text" | "reasoning_text" | "summary_text") => {
+                texts.push(part.get("text").and_then(Value::as_str).unwrap_or_default());
+            }
+            Some("refusal") => {
+                texts.push(part.get("refusal").and_then(Value::as_str).unwrap_or_default());
+            }
+            kind => {
+                let kind: String = kind.unwrap_or("none").chars().take(40).collect();
+                return Err(ApiError::field(
+                    at,
+                    format!("a part of type `{kind}` cannot be read: only text can"),
+                ));
+            }
+        }
+    }
+    Ok(texts.join("\n"))
+}
+
+/// Returns the message of the assistant in a reply.
+pub(super) fn of_reply(message: Message, id: RequestId) -> ChatMessage {
+    let calls = message.calls.into_iter().enumerate();
+    let calls = calls
+        .map(|(index, (name, arguments))| ToolCall::new(ids::call(id, 0, index), name, arguments));
+    let calls = calls.collect();
+    let mut own = ChatMessage::new("assistant", message.content).calls(calls);
+    own.reasoning_content = Some(message.reasoning).filter(|text| !text.is_empty());
+    own
+}
+
+/// Returns the items of an input with ids, as `input_items` lists them.
+pub(super) fn shown(input: Option<Value>, id: RequestId) -> Vec<Value> {
+    let of_text = |text: &str| {
+        json!({ "type": "message", "role": "user", "status": "completed",
+                "content": [{ "type": "input_text", "text": text }] })
+    };
+    let items = match input {
+        Some(Value::String(text)) => vec![of_text(&text)],
+        Some(Value::Array(items)) => items,
+        _ => Vec::new(),
+    };
+    let with_id = |(index, mut item): (usize, Value)| {
+        if let Some(fields) = item.as_object_mut() {
+            fields.entry("type").or_insert("message".into());
+            fields.entry("id").or_insert(ids::item("msg", id, 0xf000 + index).into());
+            let output = fields.get("role").and_then(Value::as_str) == Some("assistant");
+            if let Some(Value::String(text)) = fields.get("content").cloned() {
+                let kind = if output { "output_text" } else { "input_text" };
+                let mut part = json!({ "type": kind, "text": text });
+                if output {
+                    part["annotations"] = json!([]);
+                }
+                fields.insert("content".into(), json!([part]));
+            }
+        }
+        item
+    };
+    items.into_iter().enumerate().map(with_id).collect()
+}

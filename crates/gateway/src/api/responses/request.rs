@@ -1,0 +1,237 @@
+//! Request of a response.
+
+use std::collections::HashMap;
+
+use nsbridge_client::{ChatMessage, JsonSchema, ModelName, ResponseFormat, TextInput};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::echo::Echo;
+use super::items;
+use crate::api::chat::request::{apply_tools, tokens};
+use crate::api::sampling::sampling;
+use crate::callers::access::Caller;
+use crate::callers::class::Tier;
+use crate::catalog::{Model, Models, Task};
+use crate::text::error::{ApiError, Result};
+use crate::text::fields::{Fields, metadata};
+use crate::text::output::{OutputParser, ToolFormat};
+use crate::text::tools::{Shape, parse_choice, parse_tools};
+
+/// Values of `include` that are taken. Those that concern other kinds of input have no effect.
+const INCLUDE: [&str; 7] = [
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "code_interpreter_call.outputs",
+];
+
+/// Parsed request.
+#[derive(Debug)]
+pub(crate) struct ResponsesRequest {
+    pub(crate) model: ModelName,
+    pub(crate) input: TextInput,
+    pub(crate) stream: bool,
+    pub(crate) tier: Tier,
+    pub(crate) background: bool,
+    pub(crate) seed: Option<u64>,
+    pub(crate) obfuscated: bool,
+    pub(crate) logprobs: bool,
+    pub(crate) previous: Option<String>,
+    /// True if the first message has the instructions.
+    pub(crate) has_instructions: bool,
+    /// Fields of the response that repeat those of the request.
+    pub(crate) echo: Echo,
+    /// Namespaces of functions by the names that the worker sees.
+    pub(crate) namespaces: HashMap<String, String>,
+    settings: Model,
+    tools: ToolFormat,
+}
+
+/// Field `text`.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Text {
+    format: Option<Format>,
+    verbosity: Option<String>,
+}
+
+/// Format of the text, which has the fields of a schema beside its type.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Format {
+    Text {},
+    JsonObject {},
+    JsonSchema {
+        name: Option<String>,
+        description: Option<String>,
+        schema: Value,
+        strict: Option<bool>,
+    },
+    Regex {
+        regex: String,
+    },
+}
+
+/// Field `reasoning`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Reasoning {
+    effort: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct StreamOptions {
+    include_obfuscation: bool,
+}
+
+impl ResponsesRequest {
+    /// Parses a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the first invalid field.
+    pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
+        let mut fields = Fields::parse(body)?;
+        let name = models.named(&mut fields)?;
+        let (model, settings) = models.serving(&name, caller, Task::Generate)?;
+        let given = fields.value("input")?.unwrap_or_default();
+        let instructions: Option<String> = fields.take("instructions")?;
+        let mut messages: Vec<ChatMessage> = Vec::new();
+        messages.extend(instructions.as_ref().map(|text| ChatMessage::new("system", text)));
+        let has_instructions = instructions.is_some();
+        messages.extend(items::read(given)?);
+        let previous: Option<String> = fields.take("previous_response_id")?;
+        if messages.len() == usize::from(has_instructions) && previous.is_none() {
+            return Err(ApiError::field("input", "`input` is missing"));
+        }
+        let mut input = TextInput { messages, ..TextInput::default() };
+        let seed = sampling(&mut fields, &mut input)?;
+        input.max_tokens = fields.take("max_output_tokens")?;
+        input.top_logprobs = fields.take::<u32>("top_logprobs")?.filter(|top| *top > 0);
+        input.chat_template_kwargs = fields.take("chat_template_kwargs")?.unwrap_or_default();
+        let include: Vec<String> = fields.take("include")?.unwrap_or_default();
+        if let Some(other) = include.iter().find(|include| !INCLUDE.contains(&&***include)) {
+            let other: String = other.chars().take(64).collect();
+            return Err(ApiError::field(
+                "include",
+                format!("`include` has `{other}`, which is not supported"),
+            ));
+        }
+        input.logprobs =
+            input.top_logprobs.is_some() || include.iter().any(|include| include == INCLUDE[0]);
+        input.return_token_texts = input.logprobs;
+        let text = fields.value("text")?;
+        input.response_format = format(text.clone())?;
+        let reasoning = fields.value("reasoning")?;
+        let effort: Reasoning = reasoning
+            .clone()
+            .map(|value| crate::text::fields::read("reasoning", value))
+            .transpose()?
+            .unwrap_or_default();
+        input.reasoning_effort = effort.effort;
+        let (tools, choice) = (fields.value("tools")?, fields.value("tool_choice")?);
+        let parsed = parse_tools(Shape::Responses, tools.as_ref())?;
+        let chosen = parse_choice(Shape::Responses, choice.as_ref(), &parsed)?;
+        let parallel = fields.take::<bool>("parallel_tool_calls")?.unwrap_or(true);
+        let namespaces = parsed.iter();
+        let namespaces =
+            namespaces.filter_map(|tool| Some((tool.name.clone(), tool.namespace.clone()?)));
+        let namespaces = namespaces.collect();
+        let format = apply_tools(&parsed, &chosen, parallel, &mut input, &settings)?;
+        let stream = fields.take("stream")?.unwrap_or_default();
+        let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
+        let background = fields.take("background")?.unwrap_or_default();
+        let store: Option<bool> = fields.take("store")?;
+        let tier = Tier::take(&mut fields)?;
+        let truncation: Option<String> = fields.take("truncation")?;
+        if truncation.as_deref().is_some_and(|truncation| truncation != "disabled") {
+            return Err(ApiError::field(
+                "truncation",
+                "`truncation` must be `disabled`: a prompt is never cut",
+            ));
+        }
+        let max_tool_calls: Option<u64> = fields.take("max_tool_calls")?;
+        let metadata = metadata(&mut fields)?.unwrap_or_default();
+        let echo = Echo::of(json!({
+            "background": background, "instructions": instructions, "model": name,
+            "max_output_tokens": input.max_tokens, "max_tool_calls": max_tool_calls,
+            "parallel_tool_calls": parallel, "previous_response_id": previous,
+            "reasoning": reasoning.unwrap_or(json!({ "effort": null, "summary": null })),
+            "store": store.unwrap_or_default(),
+            "temperature": input.temperature, "text": shown_text(text),
+            "tool_choice": choice.unwrap_or("auto".into()), "tools": tools.unwrap_or(json!([])),
+            "top_logprobs": input.top_logprobs.unwrap_or_default(), "top_p": input.top_p,
+            "truncation": "disabled", "user": fields.label("user")?,
+            "metadata": metadata, "safety_identifier": fields.label("safety_identifier")?,
+            "prompt_cache_key": fields.label("prompt_cache_key")?
+        }));
+        fields.ignore(&["prompt_cache_retention", "prompt_cache_options", "client_metadata"]);
+        fields.only("conversation", &Value::Null)?;
+        fields.only("prompt", &Value::Null)?;
+        fields.only("moderation", &Value::Null)?;
+        fields.only("context_management", &Value::Null)?;
+        fields.finish()?;
+        Ok(Self {
+            model,
+            stream,
+            tier,
+            background,
+            seed,
+            obfuscated: options.include_obfuscation,
+            logprobs: input.logprobs,
+            previous,
+            has_instructions,
+            echo,
+            namespaces,
+            settings,
+            tools: format,
+            input,
+        })
+    }
+
+    /// Puts the messages of earlier responses before those of the request, after its instructions.
+    pub(crate) fn follow(&mut self, history: Vec<ChatMessage>) {
+        let at = usize::from(self.has_instructions);
+        self.input.messages.splice(at..at, history);
+    }
+
+    pub(crate) fn tokens(&self) -> u64 {
+        tokens(&self.input, &self.settings)
+    }
+
+    /// Returns a parser of the reply.
+    pub(crate) fn parser(&self) -> OutputParser {
+        OutputParser::new(self.tools.clone(), self.settings.reasoning_tags())
+    }
+}
+
+fn format(text: Option<Value>) -> Result<Option<ResponseFormat>> {
+    let Some(text) = text else { return Ok(None) };
+    let text: Text = crate::text::fields::read("text", text)?;
+    let _ = text.verbosity;
+    Ok(match text.format {
+        None | Some(Format::Text {}) => None,
+        Some(Format::JsonObject {}) => Some(ResponseFormat::JsonObject {}),
+        Some(Format::Regex { regex }) => Some(ResponseFormat::Regex { regex }),
+        Some(Format::JsonSchema { name, description, schema, strict }) => {
+            let mut json_schema = JsonSchema::new(schema);
+            json_schema.name = name;
+            json_schema.description = description;
+            json_schema.strict = strict;
+            Some(ResponseFormat::JsonSchema { json_schema })
+        }
+    })
+}
+
+fn shown_text(text: Option<Value>) -> Value {
+    let mut text = text.unwrap_or(json!({}));
+    if text.get("format").is_none_or(Value::is_null) && text.is_object() {
+        text["format"] = json!({ "type": "text" });
+    }
+    text
+}

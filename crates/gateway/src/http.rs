@@ -1,0 +1,10 @@
+//! HTTP: connections, TLS, routes, and what is the same for all endpoints.
+
+pub(crate) mod bodies;
+pub(crate) mod openapi;
+pub(crate) mod page;
+pub(crate) mod routes;
+pub(crate) mod server;
+pub(crate) mod tls;
+pub(crate) mod traces;
+pub(crate) mod unread;

@@ -1,0 +1,246 @@
+//! Reply with its request, and the replies that a gateway knows.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use nsbridge_protocol::{Fingerprint, RequestId, Tenant};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::replies::run::{Change, Ending, Run};
+use crate::replies::store::{Kept, Record};
+
+/// Replies that a gateway has in memory.
+#[derive(Default)]
+pub(super) struct Known {
+    pub(super) entries: HashMap<RequestId, Arc<Entry>>,
+    /// Replies by the hash of a retry, oldest first.
+    joins: HashMap<[u8; 32], VecDeque<RequestId>>,
+    /// Numbers of requests that were refused, by the hash of a retry, and the time of the last one.
+    refused: HashMap<[u8; 32], (u32, Instant)>,
+    /// Bytes of the requests that were added since the last sweep.
+    pub(super) added: usize,
+    /// Bytes of the requests by tenant.
+    tenants: HashMap<Tenant, usize>,
+    /// Replies to lines of batches, by the name of the line.
+    pub(super) lines: HashMap<String, HashSet<RequestId>>,
+}
+
+/// Reply with its request.
+pub(crate) struct Entry {
+    pub(crate) run: Arc<Run>,
+    pub(crate) record: Record,
+    /// Size of the record in memory, in bytes.
+    pub(super) bytes: usize,
+    /// True if another replica has it, and this one only knows what is shared of it.
+    pub(super) elsewhere: bool,
+    /// Name of the replica that received the request, if it is another one.
+    pub(super) owner: Mutex<Option<String>>,
+    /// True if its client has deleted it.
+    pub(super) removed: AtomicBool,
+    /// Time of the end.
+    pub(super) ended: Mutex<Option<Instant>>,
+    /// Fingerprint that other replicas know.
+    pub(super) marked: Mutex<Option<Fingerprint>>,
+}
+
+/// Maximum size of one tenant's requests in memory, in bytes. Those in progress keep their places.
+const MOST_OF_TENANT: usize = 128 << 20;
+
+/// Bytes of new requests after which the size is looked at before the next sweep.
+const SWEEP_BYTES: usize = 64 << 20;
+
+/// Maximum number of hashes of refused requests.
+const MOST_REFUSED: usize = 10_000;
+
+impl Known {
+    /// Adds an entry. It replaces the one of its id.
+    pub(super) fn insert(&mut self, entry: &Arc<Entry>) {
+        let id = entry.record.id;
+        self.added += entry.bytes;
+        *self.tenants.entry(entry.record.tenant.clone()).or_default() += entry.bytes;
+        match self.entries.insert(id, entry.clone()) {
+            Some(before) => self.give_back(&before),
+            None => self.joins.entry(entry.record.join).or_default().push_back(id),
+        }
+    }
+
+    /// Returns true if many bytes were added since the last sweep.
+    pub(super) fn is_due(&self) -> bool {
+        self.added >= SWEEP_BYTES
+    }
+
+    fn give_back(&mut self, entry: &Entry) {
+        let Some(bytes) = self.tenants.get_mut(&entry.record.tenant) else { return };
+        *bytes = bytes.saturating_sub(entry.bytes);
+        if *bytes == 0 {
+            self.tenants.remove(&entry.record.tenant);
+        }
+    }
+
+    /// Makes room for a request of a tenant: its replies that ended first are forgotten. Returns false
+    /// if those in progress leave none.
+    pub(super) fn admits(&mut self, tenant: &Tenant, bytes: usize) -> bool {
+        let own = self.tenants.get(tenant).copied().unwrap_or_default();
+        let mut over = (own + bytes).saturating_sub(MOST_OF_TENANT);
+        if over == 0 {
+            return true;
+        }
+        let ended = |entry: &Arc<Entry>| Some(((*entry.ended.lock())?, entry.clone()));
+        let own = self.entries.values().filter(|entry| entry.record.tenant == *tenant);
+        let mut ended: Vec<_> = own.filter_map(ended).collect();
+        ended.sort_by_key(|(at, _)| *at);
+        for (_, entry) in ended {
+            if over == 0 {
+                break;
+            }
+            over = over.saturating_sub(entry.bytes);
+            self.remove(&entry);
+        }
+        over == 0
+    }
+
+    /// Forgets an entry.
+    pub(super) fn remove(&mut self, entry: &Entry) {
+        if let Some(known) = self.entries.remove(&entry.record.id) {
+            self.give_back(&known);
+        }
+        if let Some(ids) = self.joins.get_mut(&entry.record.join) {
+            // The oldest goes first, so its place is near the front.
+            if let Some(place) = ids.iter().position(|id| *id == entry.record.id) {
+                ids.remove(place);
+            }
+            if ids.is_empty() {
+                self.joins.remove(&entry.record.join);
+            }
+        }
+    }
+
+    /// Returns the reply that a retry with this hash repeats: one that was interrupted, else one in
+    /// progress, else the last one.
+    pub(super) fn joined(&self, join: &[u8; 32]) -> Option<Arc<Entry>> {
+        let ids = self.joins.get(join)?;
+        let entries = ids.iter().rev().filter_map(|id| self.entries.get(id));
+        entries.min_by_key(|entry| entry.rank()).cloned()
+    }
+
+    /// Counts a request that was refused before it had a reply.
+    pub(super) fn refuse(&mut self, join: [u8; 32]) {
+        if self.refused.len() < MOST_REFUSED || self.refused.contains_key(&join) {
+            let (count, last) = self.refused.entry(join).or_insert((0, Instant::now()));
+            (*count, *last) = (count.saturating_add(1), Instant::now());
+        }
+    }
+
+    /// Returns true if a retry with this hash may repeat a request that was refused, once for each
+    /// of them.
+    pub(super) fn was_refused(&mut self, join: &[u8; 32]) -> bool {
+        let Some((count, _)) = self.refused.get_mut(join) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            self.refused.remove(join);
+        }
+        true
+    }
+
+    /// Forgets the requests that were refused this long ago.
+    pub(super) fn forget_refused(&mut self, after: Duration) {
+        self.refused.retain(|_, (_, last)| last.elapsed() < after);
+    }
+}
+
+impl Entry {
+    pub(super) fn new(record: Record, elsewhere: bool) -> Arc<Self> {
+        let bytes = record.bytes();
+        let Record { id, created_at, background, class, .. } = record;
+        let run = Run::new(id, created_at, background, class);
+        let run = Arc::new(run.seeded(record.seed, record.clients));
+        let (ended, marked, owner) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
+        let removed = AtomicBool::new(false);
+        Arc::new(Self { run, record, bytes, elsewhere, owner, removed, ended, marked })
+    }
+
+    /// Returns an entry with what was stored of it.
+    pub(super) fn restored(kept: Kept, elsewhere: bool) -> Arc<Self> {
+        let entry = Self::new(kept.record, elsewhere);
+        if kept.ending.is_some() {
+            *entry.ended.lock() = Some(Instant::now());
+        }
+        entry.run.restore(kept.pieces, kept.fingerprint, kept.ending);
+        entry
+    }
+
+    /// Returns true if a change is the end of a reply that only its connections or this process gave
+    /// up.
+    pub(super) fn is_interrupted_by(&self, change: &Change<'_>) -> bool {
+        let given_up = self.run.is_released() || self.run.is_cancelled() && !self.record.background;
+        given_up && matches!(change, Change::Ended(Ending::Failed(_)))
+    }
+
+    /// Returns the rank of the reply among those that a retry may repeat.
+    fn rank(&self) -> u8 {
+        match self.run.has_failed() {
+            Some(true) => 0,
+            None if self.run.is_cancelled() => 0,
+            None => 1,
+            Some(false) => 2,
+        }
+    }
+
+    /// Returns true if this process computes the reply.
+    pub(super) fn is_live(&self) -> bool {
+        !self.elsewhere && self.run.has_failed().is_none() && !self.run.is_cancelled()
+    }
+}
+
+impl fmt::Debug for Entry {
+    /// Omits the request.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").field("run", &self.run).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, SystemTime};
+
+    use nsbridge_protocol::RequestId;
+    use tokio::time::{Instant, advance};
+
+    use super::{Entry, Known, MOST_OF_TENANT};
+    use crate::replies::store::tests::record;
+
+    #[tokio::test(start_paused = true)]
+    async fn m4_a_tenants_requests_in_memory_are_bounded_and_its_ended_ones_make_room() {
+        let mut known = Known::default();
+        let part = MOST_OF_TENANT / 8;
+        let new = |id: u128| {
+            let body = "x".repeat(part - 4096);
+            Entry::new(super::Record { body, ..record(id, SystemTime::now()) }, false)
+        };
+        let entries: Vec<Arc<Entry>> = (0..8).map(new).collect();
+        let tenant = entries[0].record.tenant.clone();
+        for entry in &entries {
+            assert!(known.admits(&tenant, entry.bytes));
+            known.insert(entry);
+        }
+        assert!(!known.admits(&tenant, part) && known.entries.len() == 8);
+        assert!(known.admits(&"other".parse().unwrap(), part));
+        for at in [5, 2] {
+            *entries[at].ended.lock() = Some(Instant::now());
+            advance(Duration::from_secs(1)).await;
+        }
+        // The one that ended first goes first.
+        assert!(known.admits(&tenant, part));
+        let has = |known: &Known, at: usize| {
+            known.entries.contains_key(&RequestId(entries[at].record.id.0))
+        };
+        assert!(!has(&known, 5) && has(&known, 2));
+        entries.iter().for_each(|entry| known.remove(entry));
+        assert!(known.tenants.is_empty());
+    }
+}

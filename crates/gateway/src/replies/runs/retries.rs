@@ -1,0 +1,44 @@
+//! Retries: recognized by a hash, they join the reply that they repeat.
+
+use std::sync::Arc;
+
+use super::{Client, Entry, Runs};
+use crate::callers::access::Caller;
+use crate::text::error::Result;
+
+impl Runs {
+    /// Returns the reply that a retry with this hash repeats.
+    pub(super) async fn joined(self: &Arc<Self>, join: &[u8; 32]) -> Result<Option<Arc<Entry>>> {
+        let own = self.known.lock().joined(join);
+        match own {
+            Some(entry) => Ok(Some(entry)),
+            None => self.joined_elsewhere(join).await,
+        }
+    }
+
+    /// Returns the hash by which a retry of the request is recognized, and the hash of its content.
+    pub(super) fn hashes(
+        &self,
+        kind: &str,
+        caller: &Caller,
+        client: &Client,
+        body: &[u8],
+    ) -> ([u8; 32], [u8; 32]) {
+        let content = *blake3::keyed_hash(&self.hash_key, body).as_bytes();
+        let mut join = blake3::Hasher::new_keyed(&self.hash_key);
+        let caller = caller.id.to_string();
+        let parts: [&[u8]; 3] = [
+            caller.as_bytes(),
+            kind.as_bytes(),
+            match &client.idempotency_key {
+                Some(key) => key.as_bytes(),
+                None => &content,
+            },
+        ];
+        for part in parts {
+            join.update(&(part.len() as u64).to_be_bytes());
+            join.update(part);
+        }
+        (*join.finalize().as_bytes(), content)
+    }
+}

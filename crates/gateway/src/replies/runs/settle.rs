@@ -1,0 +1,69 @@
+//! End of a reply: for its caller's limits, for the metrics and for the log.
+
+use std::time::Instant;
+
+use super::Entry;
+use crate::callers::access::Reservation;
+use crate::metrics::{End, Metrics};
+use crate::replies::run::Ending;
+
+/// Part of a prompt's tokens that a request costs which its worker refused: the worker has only
+/// tokenized the prompt.
+const TOKENIZED: u64 = 4;
+
+/// Charges the tokens that a reply took to its caller's limits, and returns their number.
+pub(super) fn settle(entry: &Entry, reservation: Reservation) -> u64 {
+    let tokens = cost(entry);
+    reservation.settle(tokens);
+    tokens
+}
+
+/// Returns the tokens of a reply: those that its worker counted, else an estimate.
+fn cost(entry: &Entry) -> u64 {
+    let (prompt, received) = (entry.record.prompt_tokens(), entry.run.received());
+    match entry.run.ending() {
+        Some(Ending::Done(summary)) => {
+            match summary.usage.input_tokens + summary.usage.output_tokens {
+                // The handler does not count.
+                0 => prompt + received,
+                counted => counted,
+            }
+        }
+        // A reply that was given up may have been computed from the first token of the prompt on.
+        Some(Ending::Failed(_)) if entry.run.is_cancelled() || received > 0 => prompt + received,
+        Some(Ending::Failed(error)) if error.status().is_client_error() => {
+            prompt.div_ceil(TOKENIZED)
+        }
+        // No worker has had it, or the fault is not the caller's.
+        _ => 0,
+    }
+}
+
+/// Returns the end of a reply for the metrics.
+pub(super) fn end(entry: &Entry) -> End {
+    match entry.run.ending() {
+        Some(Ending::Done(summary)) => End::Done(summary.usage),
+        Some(Ending::Failed(_)) if entry.run.is_cancelled() => End::Cancelled,
+        Some(Ending::Failed(_)) | None => End::Failed,
+    }
+}
+
+/// Counts a failure, and writes a line about a reply that has ended. The line has no text of client
+/// or model.
+pub(super) fn told(entry: &Entry, metrics: &Metrics, began: Instant, tokens: u64) {
+    let record = &entry.record;
+    let (end, code) = match entry.run.ending() {
+        Some(Ending::Done(_)) => ("done", String::new()),
+        Some(Ending::Failed(_)) if entry.run.is_cancelled() => ("cancelled", String::new()),
+        Some(Ending::Failed(error)) => ("failed", error.code().to_owned()),
+        None => ("failed", String::new()),
+    };
+    if !code.is_empty() {
+        metrics.failed(&code);
+    }
+    let (pieces, ms) = (entry.run.received(), began.elapsed().as_millis());
+    tracing::info!(
+        reply = %record.id, model = %record.model, key = record.key, endpoint = record.kind, end,
+        code, pieces, tokens, ms = %ms, "a reply ended"
+    );
+}
