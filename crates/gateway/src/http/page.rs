@@ -23,7 +23,7 @@ const INDEX: &str = "index.html";
 /// Reads a file of the page at compile time.
 macro_rules! file {
     ($name:literal) => {
-        ($name, include_bytes!(concat!("../page/", $name)).as_slice())
+        ($name, include_bytes!(concat!("../../page/", $name)).as_slice())
     };
 }
 
