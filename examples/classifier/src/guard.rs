@@ -12,7 +12,8 @@ use nsbridge::checkpoint::Checkpoint;
 use nsbridge::{Models, Result};
 use nsbridge_judged::{Category, Finding, Judge};
 
-use crate::{Config, Network};
+use crate::Config;
+use crate::network::Network;
 pub use features::features;
 use sentences::{MAX_SENTENCE_CHARS, sentences};
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use anyhow::Result;
 use safetensors::tensor::{Dtype, TensorView, serialize};
 
-use crate::{Config, Network};
+use crate::Config;
+use crate::network::Network;
 
 /// Learning rate and weight decay of Adam (Kingma and Ba, arXiv 1412.6980) with decoupled weight
 /// decay (Loshchilov and Hutter, arXiv 1711.05101).

@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// A request failed.
     #[error(transparent)]
-    Client(#[from] crate::Error),
+    Client(#[from] crate::error::Error),
     /// A judge's score is above its limit.
     #[error("the judge's score for `{}` is above {}", .0.label, .0.limit)]
     CutOff(CutOff),

@@ -35,7 +35,7 @@ const MAX_TIME_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// which items run changes no seed.
 ///
 /// Dropping a flow cancels its requests that still run, also those of its items. A reply that the
-/// caller holds then ends with [`Error::Closed`](crate::Error::Closed).
+/// caller holds then ends with [`Error::Closed`](crate::error::Error::Closed).
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -72,7 +72,7 @@ impl Flow {
     /// # Errors
     ///
     /// Returns an error if the operating system provides no randomness.
-    pub fn new(client: &Client, tenant: Tenant) -> crate::Result<Self> {
+    pub fn new(client: &Client, tenant: Tenant) -> crate::error::Result<Self> {
         Ok(Self {
             client: client.clone(),
             tenant,
@@ -123,10 +123,10 @@ impl Flow {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Deadline`](crate::Error::Deadline) if the deadline has passed.
-    pub fn left(&self) -> crate::Result<Duration> {
+    /// Returns [`Error::Deadline`](crate::error::Error::Deadline) if the deadline has passed.
+    pub fn left(&self) -> crate::error::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        let late = crate::Error::Deadline { pieces: 0, hint: None };
+        let late = crate::error::Error::Deadline { pieces: 0, hint: None };
         if left.is_zero() { Err(late) } else { Ok(left) }
     }
 
@@ -134,14 +134,14 @@ impl Flow {
     ///
     /// # Errors
     ///
-    /// Returns an error of [`Client::submit`], [`Error::Deadline`](crate::Error::Deadline) if the
-    /// flow's deadline has passed, or [`Error::Closed`](crate::Error::Closed) if a flow above this
+    /// Returns an error of [`Client::submit`], [`Error::Deadline`](crate::error::Error::Deadline) if the
+    /// flow's deadline has passed, or [`Error::Closed`](crate::error::Error::Closed) if a flow above this
     /// one was dropped.
     pub fn submit<O: DeserializeOwned + ReplayKey>(
         &self,
         model: ModelName,
         input: impl Serialize,
-    ) -> impl Future<Output = crate::Result<Reply<O>>> {
+    ) -> impl Future<Output = crate::error::Result<Reply<O>>> {
         // The number of the step is taken by the call, not by the first poll.
         let seed = step_seed(self.seed, self.next.fetch_add(1, Ordering::Relaxed));
         async move {
@@ -167,7 +167,7 @@ impl Flow {
         &self,
         model: ModelName,
         input: TextInput,
-    ) -> impl Future<Output = crate::Result<Reply<TextPiece>>> {
+    ) -> impl Future<Output = crate::error::Result<Reply<TextPiece>>> {
         self.submit(model, input)
     }
 

@@ -137,7 +137,7 @@ fn are_whole(offered: &Pieces) -> bool {
 impl<H, J: Judge> Judged<H, J> {
     fn new(
         inner: H,
-        options: Option<crate::JudgeOptions<J::Options>>,
+        options: Option<crate::options::JudgeOptions<J::Options>>,
         models: &Models,
     ) -> Result<Self> {
         let Some(options) = options else { return Ok(Self { inner, layer: None }) };

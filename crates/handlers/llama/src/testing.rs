@@ -30,9 +30,9 @@ pub fn assume(cache: &mut KvCacheManager, table: &mut BlockTable, tokens: usize)
 ///
 /// # Errors
 ///
-/// Returns the errors of [`Model::forward`](crate::Model::forward).
+/// Returns the errors of [`Model::forward`](crate::network::Model::forward).
 pub fn run_sampled(
-    model: &mut crate::Model,
+    model: &mut crate::network::Model,
     chunks: &mut [Chunk<'_>],
     history: &History,
 ) -> Result<Vec<Option<u32>>> {

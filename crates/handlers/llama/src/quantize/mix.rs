@@ -8,8 +8,8 @@ use std::str::FromStr;
 use nsbridge_checkpoint::Dtype;
 
 use crate::config::Config;
+use crate::config::tensors;
 use crate::formats;
-use crate::tensors;
 use nsbridge_kernels::Format;
 
 /// Number of layers of the models that llama.cpp calls 70B. Their value projections are small and
