@@ -26,8 +26,7 @@ use zeroize::Zeroizing;
 pub use watched::{Reread, WatchedKeyring};
 
 use crate::derive;
-use crate::key::Provider;
-use crate::key::{DataKey, Key};
+use crate::key::{DataKey, Key, Provider};
 use crate::provider::{KeyError, KeyProvider, Scope};
 use crate::request::RequestFrame;
 

@@ -20,8 +20,7 @@ use nsbridge_protocol::KeyId;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
-use crate::key::Provider;
-use crate::key::{DataKey, Key};
+use crate::key::{DataKey, Key, Provider};
 use crate::provider::{KeyError, KeyProvider, Scope};
 use crate::request::RequestFrame;
 use cache::Cache;

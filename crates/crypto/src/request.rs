@@ -15,8 +15,7 @@ use nsbridge_protocol::{KeyId, MAX_REQUEST_BYTES, ModelName, RequestId, Tenant};
 
 use crate::derive::ReplyRoot;
 use crate::error::{Error, Result};
-use crate::key::Provider;
-use crate::key::{DataKey, Key, Salt};
+use crate::key::{DataKey, Key, Provider, Salt};
 use crate::layout::{Cursor, SUITE, VERSION, push_text};
 use crate::pad::ContentType;
 use crate::{derive, pad};

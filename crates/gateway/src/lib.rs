@@ -48,16 +48,15 @@ mod state;
 mod text;
 
 pub use self::callers::access;
+pub use self::callers::private_file::{PrivateFileError, Reload};
 pub use self::catalog::{Model, Reasoning, Task, Tools};
 pub use self::config::{
     AccessConfig, BatchConfig, Config, ConfigError, Keys, Server, StoreConfig, Telemetry,
 };
 pub use self::gateway::batch_run::{BatchError, BatchProgress, BatchRun};
 pub use self::gateway::{Error, Gateway};
-pub use nsbridge_config::BrokerConfig;
-
-pub use self::callers::private_file::{PrivateFileError, Reload};
 pub use self::http::tls::TlsError;
 pub use self::replies::shared::SharedError;
 pub use self::replies::store::StoreError;
 pub use self::sealed::proxy::GatewayBroker;
+pub use nsbridge_config::BrokerConfig;

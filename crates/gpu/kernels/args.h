@@ -14,6 +14,7 @@ constexpr int SPLIT = 256;
 // Most shared memory for the stages of products with many rows: what all GPUs since compute capability
 // 8.0 give to a block, less what the system reserves.
 constexpr uint32_t STAGES_BYTES = 98 << 10;
+constexpr uint32_t MAX_STAGES = 4;
 
 // Forms in which a row of activations is written, each where its pointer is not null. Rows are
 // `stride` numbers apart in `floats`, `columns` numbers in the others.

@@ -202,7 +202,7 @@ DEVICE void add_segment(uint32_t segment, uint32_t segments, float (&sums)[TILES
 template <typename Of, int TILES, int N, bool GATED> DEVICE void products_of_many(const ProductArgs &a) {
     constexpr int HIGH = TILES_OF_BLOCK / TILES, ROWS = WARPS / HIGH * N * 8;
     using Own = Stage<Of, ROWS>;
-    constexpr uint32_t MOST = STAGES_BYTES / sizeof(Own), STAGES = MOST < 4 ? MOST : 4;
+    constexpr uint32_t FIT = STAGES_BYTES / sizeof(Own), STAGES = FIT < MAX_STAGES ? FIT : MAX_STAGES;
     static_assert(STAGES > 1, "a stage is read while the next one is copied");
     LARGE_SHARED(Own[STAGES], stages);
     uint32_t first = BLOCK_X * ROWS, count = *a.rows;
@@ -266,8 +266,8 @@ template <typename Of, int TILES, int N, bool GATED> DEVICE void products_of_man
 #define ON_TENSOR_CORES(name, Of)                                                                  \
     FEW(name, OfTensors<Of>, 8)                                                                    \
     FEW(name, OfTensors<Of>, 16)                                                                   \
-    MANY(KERNEL, name, Of, 32, 1, 2)                                                                       \
-    MANY(KERNEL, name, Of, 64, 1, 4)                                                                       \
+    MANY(KERNEL, name, Of, 32, 1, 2)                                                               \
+    MANY(KERNEL, name, Of, 64, 1, 4)                                                               \
     MANY(LARGE_KERNEL, name, Of, 128, 2, 4)
 #define OF_FLOATS(name, Of)                                                                        \
     FEW(name, Of, 8)                                                                               \

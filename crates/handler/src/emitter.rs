@@ -7,8 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::transcript::Stop;
-use crate::transcript::{Admission, Writer};
+use crate::transcript::{Admission, Stop, Writer};
 
 /// Non-blocking sender of the pieces of one call, for an engine that serves many calls.
 ///

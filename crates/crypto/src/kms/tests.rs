@@ -10,8 +10,7 @@ use nsbridge_testkit::http::{Answer, Server};
 
 use super::service::{Aws, Service, UnwrappedKey};
 use super::{KEPT_FOR, KmsProvider};
-use crate::key::Provider;
-use crate::key::{DataKey, Key};
+use crate::key::{DataKey, Key, Provider};
 use crate::provider::{KeyError, KeyProvider, Scope};
 use crate::request::{RequestFrame, RequestHead};
 

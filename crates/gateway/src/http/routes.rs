@@ -15,24 +15,16 @@ use axum::routing::{get, post};
 use futures_util::{Stream, StreamExt};
 use nsbridge_protocol::Uuid;
 
-use crate::api::batches;
-use crate::api::chat;
-use crate::api::completions;
-use crate::api::decisions;
-use crate::api::embeddings;
-use crate::api::files;
-use crate::api::messages;
-use crate::api::models;
-use crate::api::moderations;
-use crate::api::responses;
 use crate::api::sse::streams_events;
 use crate::api::tokens;
+use crate::api::{
+    batches, chat, completions, decisions, embeddings, files, messages, models, moderations,
+    responses,
+};
 use crate::callers::access::{Caller, Denied, is_local};
-use crate::http::bodies;
-use crate::http::openapi;
-use crate::http::page;
 use crate::http::traces::{self, RequestSpan, RequestTrace};
 use crate::http::unread;
+use crate::http::{bodies, openapi, page};
 use crate::metrics::OpenStream;
 use crate::replies::runs::Client;
 use crate::sealed::relay;

@@ -19,8 +19,7 @@ use super::{AFTERMATH, Breach};
 use crate::erased::{AnyHandler, Call, Servable, Slots};
 use crate::error::{Error, Result};
 use crate::job::JobInfo;
-use crate::transcript::Stop;
-use crate::transcript::{Cursor, ROOM_BYTES, Reader, StartAt, transcript};
+use crate::transcript::{Cursor, ROOM_BYTES, Reader, StartAt, Stop, transcript};
 use nsbridge_protocol::{Finish, RequestId};
 
 const TICK: Duration = Duration::from_millis(10);

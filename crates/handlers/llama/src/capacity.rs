@@ -4,4 +4,5 @@ mod degrees;
 mod memory;
 
 pub use self::degrees::Need;
+pub(crate) use self::memory::mebibytes;
 pub use self::memory::{Memory, parameters};

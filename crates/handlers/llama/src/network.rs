@@ -346,8 +346,7 @@ mod tests {
     use crate::kv::BlockTable;
     use crate::network::Arithmetic;
     use crate::sample;
-    use crate::sample::Wanted;
-    use crate::sample::{History, Noise, Sampling, Scratch, logprobs};
+    use crate::sample::{History, Noise, Sampling, Scratch, Wanted, logprobs};
     use crate::weights::Weights;
     use nsbridge_kernels::Format;
 

@@ -18,12 +18,10 @@ pub use self::mix::Mix;
 
 use self::head::{ALIGNMENT, Entry, head};
 use self::search::Search;
-use crate::config::tensors;
-use crate::config::{Config, Rope, RopeScaling};
+use crate::config::{Config, Rope, RopeScaling, tensors};
 use crate::error::LoadError;
 use crate::formats::format_of;
-use crate::weights::Weights;
-use crate::weights::{self, Cut, Stored};
+use crate::weights::{self, Cut, Stored, Weights};
 use nsbridge_kernels::{Format, Tier};
 
 /// Number of weights that a thread converts at a time.

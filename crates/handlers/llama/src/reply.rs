@@ -9,8 +9,9 @@ use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 use crate::detokenize::TextStream;
 use crate::grammar::{Grammar, Lookahead};
 use crate::request::Asked;
-use crate::sample::{Draws, LogitsRow, Wanted};
-use crate::sample::{History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet};
+use crate::sample::{
+    Draws, History, LogitsRow, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet, Wanted,
+};
 use crate::tokenizer::{ChatTokenizer, no_room, no_row};
 
 /// Reply with its prompt and its draft.

@@ -24,8 +24,7 @@ use nsbridge_handler::{Error, Result};
 use crate::kv::{BlockTable, KvCacheManager};
 use crate::network::{Model, Watch};
 use crate::reply::Reply;
-use crate::sample::Scratch;
-use crate::sample::{Draws, LogitsRow};
+use crate::sample::{Draws, LogitsRow, Scratch};
 
 pub(crate) use self::cost::Costs;
 pub(crate) use self::length::AcceptanceStats;

@@ -8,8 +8,7 @@ use nsbridge_handler::{Model, Result, TextInput};
 use crate::error::LoadError;
 use crate::kv::{BlockTable, KvCacheManager};
 use crate::network::{Backend, Chunk};
-use crate::sample::Wanted;
-use crate::sample::{History, Noise, Sampling, Scratch};
+use crate::sample::{History, Noise, Sampling, Scratch, Wanted};
 use crate::tokenizer::ChatTokenizer;
 use crate::weights;
 

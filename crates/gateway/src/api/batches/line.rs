@@ -17,11 +17,7 @@ use serde_json::value::RawValue;
 use tokio::time::sleep;
 
 use super::validate::LineRequest;
-use crate::api::chat;
-use crate::api::completions;
-use crate::api::embeddings;
-use crate::api::moderations;
-use crate::api::responses;
+use crate::api::{chat, completions, embeddings, moderations, responses};
 use crate::replies::archive::batch::{Endpoint, Tokens};
 use crate::replies::archive::{Archive, Batch, BatchRecord, Line, Room};
 use crate::replies::runs::{self, Client};

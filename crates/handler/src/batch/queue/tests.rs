@@ -10,8 +10,7 @@ use tokio::sync::oneshot;
 use super::{BatchLimits, Item, Place, Queue, Work};
 use crate::emitter::Emitter;
 use crate::job::JobInfo;
-use crate::transcript::Stop;
-use crate::transcript::{Reader, transcript};
+use crate::transcript::{Reader, Stop, transcript};
 use nsbridge_protocol::{AttemptNo, RequestId};
 
 /// Time longer than any test takes.

@@ -71,6 +71,6 @@ fn bounded(bytes: u128) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-fn mebibytes(bytes: u64) -> f64 {
+pub(crate) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

@@ -16,8 +16,7 @@ use nsbridge_handler::{Error, Result, TextPiece};
 use crate::detokenize::TextStream;
 use crate::reply::write_logprobs;
 use crate::request::Asked;
-use crate::sample::rank_of;
-use crate::sample::{Logprobs, Scratch, logprobs};
+use crate::sample::{Logprobs, Scratch, logprobs, rank_of};
 use crate::tokenizer::ChatTokenizer;
 
 /// Pieces of a prompt: one for each of its tokens.

@@ -8,8 +8,7 @@ use nsbridge_handler::{Error, Finish, Refused, Result, TextPiece};
 use super::EngineRequest;
 use super::outlet::Outlet;
 use crate::panics::caught;
-use crate::sample::LogitsRow;
-use crate::sample::Scratch;
+use crate::sample::{LogitsRow, Scratch};
 use crate::schedule::Work;
 use crate::speculation::Tally;
 

@@ -22,8 +22,7 @@ use crate::grammar::Grammar;
 use crate::kv::KvCacheManager;
 use crate::network::Chunk;
 use crate::reply::{Addition, Reply};
-use crate::sample::Scratch;
-use crate::sample::{Draws, LogitsRow};
+use crate::sample::{Draws, LogitsRow, Scratch};
 use crate::schedule::Work;
 use crate::speculation::{Tally, Undrafted};
 

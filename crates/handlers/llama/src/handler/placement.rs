@@ -3,13 +3,11 @@
 use nsbridge_checkpoint::{Checkpoint, TensorInfo};
 use nsbridge_kernels::attention::PAGE;
 
-use crate::capacity::Memory;
-use crate::config::Config;
-use crate::config::{SCALED_TOGETHER, scaled_together};
+use crate::capacity::{Memory, mebibytes};
+use crate::config::{Config, SCALED_TOGETHER, scaled_together};
 use crate::error::LoadError;
 use crate::formats::{mean_width, width_on_device, width_on_gpu};
-use crate::network::GpuRoom;
-use crate::network::{Backend, Setup};
+use crate::network::{Backend, GpuDevices, GpuRoom, Setup};
 
 /// Bytes of a GPU's free memory that are left for the buffers of steps, at most a tenth of it.
 const MAX_BYTES_LEFT: u64 = 3 << 30;
@@ -61,8 +59,12 @@ pub(super) fn blocks(
 ) -> usize {
     let models: Vec<_> = [target].into_iter().chain(draft).collect();
     let Backend::Gpu(on) = &setup.device else { return setup.blocks };
-    let rooms = on.rooms(&models.iter().map(|own| own.ranks).collect::<Vec<_>>());
-    rooms.map_or(setup.blocks, |rooms| blocks_in(&rooms, &models, setup.blocks, one))
+    rooms(on, &models).map_or(setup.blocks, |rooms| blocks_in(&rooms, &models, setup.blocks, one))
+}
+
+/// Returns the room on each GPU for the models, if the devices report it.
+fn rooms(on: &GpuDevices, models: &[&Footprint]) -> Option<Vec<GpuRoom>> {
+    on.rooms(&models.iter().map(|own| own.ranks).collect::<Vec<_>>())
 }
 
 /// Returns the number of blocks of each of the models that fit on these GPUs.
@@ -94,7 +96,6 @@ pub(super) fn hold(
 ) -> Result<(), LoadError> {
     let models: Vec<_> = [target].into_iter().chain(draft).collect();
     let needed = models.iter().fold(0u64, |sum, own| sum.saturating_add(own.memory.bytes()));
-    let mebibytes = |bytes: u64| bytes as f64 / 1_048_576.0;
     let (short, or) = match device {
         Backend::Cpu => {
             let room = nsbridge_kernels::memory::available().filter(|room| needed > *room);
@@ -102,8 +103,7 @@ pub(super) fn hold(
             (room.map(has), ", or quantize")
         }
         Backend::Gpu(on) => {
-            let rooms = on.rooms(&models.iter().map(|own| own.ranks).collect::<Vec<_>>());
-            (rooms.and_then(|rooms| short_of(&rooms, &models)), ", or quantize")
+            (rooms(on, &models).and_then(|rooms| short_of(&rooms, &models)), ", or quantize")
         }
         Backend::Candle(on) => {
             let room = on.free().filter(|room| needed > *room);
@@ -132,7 +132,7 @@ fn short_of(rooms: &[GpuRoom], models: &[&Footprint]) -> Option<String> {
         let parts = models.iter().zip(&room.ranks);
         let parts = parts.map(|(own, ranks)| own.part(own.memory.bytes(), *ranks));
         let needed = parts.fold(0u64, u64::saturating_add);
-        let [needs, has] = [needed, room.free].map(|bytes| bytes as f64 / 1_048_576.0);
+        let [needs, has] = [needed, room.free].map(mebibytes);
         (needed > room.free).then(|| {
             format!("GPU {at} of the option device needs {needs:.1} MiB of it and has {has:.1} MiB")
         })

@@ -7,8 +7,7 @@ use nsbridge_kernels::simd::LANES;
 
 use crate::config::Config;
 use crate::error::LoadError;
-use crate::weights::Weights;
-use crate::weights::{self, Cut, Floats8, Stored};
+use crate::weights::{self, Cut, Floats8, Stored, Weights};
 use nsbridge_kernels::{Format, Tier};
 
 /// Bytes of layers below which a model runs on one thread: more threads would cost more than they

@@ -7,8 +7,7 @@ use std::str::FromStr;
 
 use nsbridge_checkpoint::Dtype;
 
-use crate::config::Config;
-use crate::config::tensors;
+use crate::config::{Config, tensors};
 use crate::formats;
 use nsbridge_kernels::Format;
 

@@ -12,8 +12,7 @@ use super::first_line;
 use crate::config::Config;
 use crate::error::LoadError;
 use crate::rope::RopeTable;
-use crate::weights::Weights;
-use crate::weights::{self, Cut, Stored, ggml};
+use crate::weights::{self, Cut, Stored, Weights, ggml};
 
 pub(super) struct Layer {
     pub(super) attention_norm: Tensor,

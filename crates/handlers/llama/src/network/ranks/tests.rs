@@ -9,8 +9,7 @@ use crate::config::Config;
 use crate::kv::{BlockTable, KvCacheManager};
 use crate::network::{Chunk, Model};
 use crate::rope::RopeTable;
-use crate::weights::Cut;
-use crate::weights::Weights;
+use crate::weights::{Cut, Weights};
 use nsbridge_kernels::Format;
 use nsbridge_kernels::collectives::{Communicator, RankGroup, RankLost};
 
