@@ -31,7 +31,7 @@ use crate::http::server::{PlainListener, serve};
 use crate::http::tls::{Certificates, TlsError, TlsListener};
 use crate::metrics::{Metrics, RefusedFiles, ReloadedFile};
 use crate::replies::archive::Archive;
-use crate::replies::runs::{Runs, Stores, Times};
+use crate::replies::replies::{Replies, Stores, Times};
 use crate::replies::shared::{Shared, SharedError};
 use crate::replies::store::{Store, StoreError};
 use crate::state::{App, Sealed};
@@ -181,7 +181,7 @@ impl Gateway {
                 serve(PlainListener(listener), page, &exporter_limits(), end).await;
             })
         });
-        let recovered = app.runs.recover().await;
+        let recovered = app.replies.recover().await;
         if recovered > 0 {
             tracing::info!(replies = recovered, "continuing replies of the last process");
         }
@@ -191,8 +191,8 @@ impl Gateway {
         }
         let (archive, spans) = (app.archive.clone(), app.spans.clone());
         let upkeep = tokio::spawn(upkeep(app.clone(), certificates.clone(), heap));
-        let runs = app.runs.clone();
-        let shared = tokio::spawn(runs.clone().upkeep_shared());
+        let replies = app.replies.clone();
+        let shared = tokio::spawn(replies.clone().upkeep_shared());
         let routes = routes(app);
         match certificates.map(|certificates| certificates.server_config()) {
             None => serve(PlainListener(listener), routes, &config.server, drain).await,
@@ -201,7 +201,7 @@ impl Gateway {
             }
             Some(Err(error)) => tracing::error!(%error, "the certificate cannot be used"),
         }
-        runs.release().await;
+        replies.release().await;
         shared.abort();
         if let Some(archive) = archive {
             archive.tasks.close();
@@ -254,8 +254,8 @@ pub(crate) async fn assemble(
     let settings = config.settings();
     let times = Times { timeout: settings.timeout, keep };
     let exported = Metrics::new(&models, &refused);
-    let runs = Runs::new(client.clone(), stores, times, hash_key, exported.clone());
-    let runs = Arc::new(runs);
+    let replies = Replies::new(client.clone(), stores, times, hash_key, exported.clone());
+    let replies = Arc::new(replies);
     let started = SystemTime::now();
     let memory = Memory::default();
     let metrics = exported;
@@ -264,7 +264,7 @@ pub(crate) async fn assemble(
         client,
         access,
         models,
-        runs,
+        replies,
         archive,
         sealed,
         settings,
@@ -349,7 +349,7 @@ pub(crate) async fn upkeep(
                 tracing::error!(%error, "the certificate cannot be reloaded");
             }
         }
-        app.runs.sweep();
+        app.replies.sweep();
         if let Some(heap) = &mut heap {
             heap.trim().await;
         }

@@ -15,7 +15,7 @@ use crate::catalog::Models;
 use crate::config::Settings;
 use crate::metrics::{Metrics, RefusedFiles};
 use crate::replies::archive::Archive;
-use crate::replies::runs::Runs;
+use crate::replies::replies::Replies;
 
 /// State of the gateway.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct App {
     pub(crate) client: nsbridge_client::Client,
     pub(crate) access: Access,
     pub(crate) models: Models,
-    pub(crate) runs: Arc<Runs>,
+    pub(crate) replies: Arc<Replies>,
     /// Files and batches; `None` without a store.
     pub(crate) archive: Option<Arc<Archive>>,
     /// Relay of sealed frames; `None` if the configuration has none.
@@ -60,6 +60,6 @@ impl Sealed {
 impl App {
     /// Returns the signal to cut the streams that their clients can read on from another replica.
     pub(crate) fn hand_over(&self) -> Option<CancellationToken> {
-        self.runs.is_shared().then(|| self.draining.clone())
+        self.replies.is_shared().then(|| self.draining.clone())
     }
 }

@@ -23,7 +23,7 @@ use crate::callers::access::Caller;
 use crate::replies::archive::batch::Status;
 use crate::replies::archive::file::Purpose;
 use crate::replies::archive::{Archive, Batch, BatchRecord};
-use crate::replies::runs::Client;
+use crate::replies::replies::RequestContext;
 use crate::state::App;
 use crate::text::error::{ApiError, Result};
 
@@ -37,7 +37,7 @@ const MOST_LISTED: usize = 100;
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Json<Value>> {
     let archive = archive(&app)?;
@@ -52,7 +52,7 @@ pub(crate) async fn create(
     record.expires_at = record.created_at.saturating_add(asked.window_s);
     (record.window, record.metadata) = (asked.window, asked.metadata);
     record.output_kept_s = asked.output_kept_s;
-    if let Some(batch) = client.retries.then(|| repeated(archive, &record)).flatten() {
+    if let Some(batch) = context.retries.then(|| repeated(archive, &record)).flatten() {
         return Ok(Json(batch.json()));
     }
     let batch = archive.add(record).await?;
@@ -105,11 +105,11 @@ pub(crate) async fn cancel(
     let archive = archive(&app)?;
     let batch = archive.batch(&name, &caller.tenant)?;
     let cancel = |record: &mut BatchRecord| {
-        let runs = matches!(record.status, Status::Validating | Status::InProgress);
-        if runs {
+        let is_running = matches!(record.status, Status::Validating | Status::InProgress);
+        if is_running {
             record.enter(Status::Cancelling);
         }
-        runs
+        is_running
     };
     let changed = archive.change(&batch, Vec::new(), cancel).await?;
     if !changed && batch.status() != Status::Cancelling {

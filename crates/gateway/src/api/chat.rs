@@ -15,7 +15,7 @@ use self::request::ChatRequest;
 use crate::api::sse::{Events, stream};
 use crate::callers::access::Caller;
 use crate::callers::class::Class;
-use crate::replies::runs::{Ask, Client};
+use crate::replies::replies::{Ask, RequestContext};
 use crate::state::App;
 use crate::text::error::Result;
 
@@ -23,7 +23,7 @@ use crate::text::error::Result;
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Response> {
     let mut request = ChatRequest::parse(&body, &app.models, &caller)?;
@@ -36,12 +36,12 @@ pub(crate) async fn create(
         background: false,
         class: Class::of(&caller, request.tier),
     };
-    let (run, reader) = app.runs.start("chat", ask, &caller, &client, &body).await?;
+    let (log, reader) = app.replies.start("chat", ask, &caller, &context, &body).await?;
     drop(body);
     if request.stream {
         let events = Events::default().obfuscated(request.obfuscated);
-        return Ok(stream(Stream::new(request, &run), events, reader).into_response());
+        return Ok(stream(Stream::new(request, &log), events, reader).into_response());
     }
     let (pieces, summary) = reader.whole().await?;
-    Ok(Json(whole(&request, &run, &pieces, &summary)).into_response())
+    Ok(Json(whole(&request, &log, &pieces, &summary)).into_response())
 }

@@ -20,7 +20,7 @@ use crate::api::sse::{Events, stream};
 use crate::callers::access::Caller;
 use crate::callers::class::{Class, Tier};
 use crate::catalog::{Model, Models, Task};
-use crate::replies::runs::{Ask, Client};
+use crate::replies::replies::{Ask, RequestContext};
 use crate::state::App;
 use crate::text::error::{ApiError, Result};
 use crate::text::fields::{Bound, Fields};
@@ -187,28 +187,28 @@ fn parsed(json: &str) -> serde_json::Result<Vec<Prompt>> {
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Response> {
     let mut request = CompletionRequest::parse(&body, &app.models, &caller)?;
-    client.take(request.copied)?;
+    context.take(request.copied)?;
     if let ([input], true) = (request.inputs.as_slice(), request.stream) {
         let ask = request.ask(input, &caller);
-        let (run, reader) = app.runs.start("completion", ask, &caller, &client, &body).await?;
+        let (log, reader) = app.replies.start("completion", ask, &caller, &context, &body).await?;
         drop(body);
         request.forget_prompts();
         let events = Events::default().obfuscated(request.obfuscated);
-        return Ok(stream(Stream::new(request, &run), events, reader).into_response());
+        return Ok(stream(Stream::new(request, &log), events, reader).into_response());
     }
     let mut running = Vec::new();
     for (index, input) in request.inputs.iter().enumerate() {
         let (ask, of) = (request.ask(input, &caller), format!("completion {index}"));
-        running.push(app.runs.start(&of, ask, &caller, &client, &body).await?);
+        running.push(app.replies.start(&of, ask, &caller, &context, &body).await?);
     }
     drop(body);
     request.forget_prompts();
-    let runs: Vec<_> = running.iter().map(|(run, _)| run.clone()).collect();
+    let logs: Vec<_> = running.iter().map(|(log, _)| log.clone()).collect();
     let replies = try_join_all(running.into_iter().map(|(_, reader)| reader.whole())).await?;
-    let body: Value = whole(&request, &runs, &replies);
+    let body: Value = whole(&request, &logs, &replies);
     Ok(Json(body).into_response())
 }

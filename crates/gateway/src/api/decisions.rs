@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use self::request::DecisionRequest;
 use crate::api::judges::Asked;
 use crate::callers::access::Caller;
-use crate::replies::runs::Client;
+use crate::replies::replies::RequestContext;
 use crate::state::App;
 use crate::text::error::Result;
 
@@ -24,13 +24,13 @@ use crate::text::error::Result;
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<impl IntoResponse> {
     let request = DecisionRequest::parse(&body, &app.models, &caller)?;
     let inputs = request.inputs();
     let model = &request.model;
-    let asked = Asked { caller: &caller, client: &client, kind: "decision", model };
+    let asked = Asked { caller: &caller, context: &context, kind: "decision", model };
     let (scores, usage) = asked.judge(&app, inputs, |index| format!("questions[{index}]")).await?;
     let questions = request.questions.iter().enumerate().zip(&scores);
     let answers = questions.map(|((index, question), scores)| {

@@ -16,7 +16,7 @@ use crate::callers::class::{Class, Tier};
 use crate::callers::limits;
 use crate::catalog::Task;
 use crate::metrics::End;
-use crate::replies::runs::Client;
+use crate::replies::replies::RequestContext;
 use crate::state::App;
 use crate::text::error::{ApiError, Result};
 use crate::text::fields::{Bound, Fields, parse};
@@ -42,7 +42,7 @@ impl Written<'_> {
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<impl IntoResponse> {
     let mut fields = Fields::parse(&body)?;
@@ -61,7 +61,7 @@ pub(crate) async fn create(
     let meter = app.metrics.reply("embedding", &model);
     let request =
         Request::new(model, caller.tenant.clone()).input(input).timeout(app.settings.timeout);
-    let request = match client.trace {
+    let request = match context.trace {
         Some(trace) => request.trace(trace),
         None => request,
     };
@@ -69,7 +69,7 @@ pub(crate) async fn create(
     drop(body);
     let replied = async {
         let reply = app.client.submit::<EmbeddingPiece>(request).await?;
-        client.submitted();
+        context.submitted();
         reply.collect().await
     };
     let (pieces, summary) = match replied.await {

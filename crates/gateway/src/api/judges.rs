@@ -9,7 +9,7 @@ use crate::callers::access::Caller;
 use crate::callers::class::{Class, Tier};
 use crate::callers::limits;
 use crate::metrics::End;
-use crate::replies::runs::Client;
+use crate::replies::replies::RequestContext;
 use crate::state::App;
 use crate::text::error::{ApiError, Result};
 
@@ -24,7 +24,7 @@ const MAX_CONCURRENT_JUDGMENTS: usize = 32;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) caller: &'a Caller,
-    pub(crate) client: &'a Client,
+    pub(crate) context: &'a RequestContext,
     /// Operation of the metrics.
     pub(crate) kind: &'static str,
     pub(crate) model: &'a ModelName,
@@ -44,7 +44,7 @@ impl Asked<'_> {
         at: impl Fn(usize) -> String,
     ) -> Result<(Vec<JudgeScores>, Usage)> {
         let most: u64 = inputs.iter().map(|input| bytes(input) as u64 / 4 + 1).sum();
-        self.client.take(inputs.iter().map(bytes).sum())?;
+        self.context.take(inputs.iter().map(bytes).sum())?;
         let reservation = limits::reserve(self.caller, most)?;
         app.metrics.reserved(most);
         let judgments = inputs.into_iter().enumerate().map(|(index, input)| {
@@ -78,7 +78,7 @@ impl Asked<'_> {
     async fn one(&self, app: &App, input: JudgeInput) -> Result<(JudgeScores, Usage)> {
         let meter = app.metrics.reply(self.kind, self.model);
         let mut request = Request::new(self.model.clone(), self.caller.tenant.clone());
-        request.trace = self.client.trace;
+        request.trace = self.context.trace;
         let request = request.input(input).timeout(app.settings.timeout);
         let request = Class::of(self.caller, Tier::Unnamed).set(request);
         let replied = async { app.client.submit::<JudgeScores>(request).await?.collect().await };

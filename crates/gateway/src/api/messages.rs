@@ -22,7 +22,7 @@ use crate::api::sse::{Events, stream};
 use crate::api::tokens::{COUNT_TOKENS, read_prompt, without_reply};
 use crate::callers::access::Caller;
 use crate::callers::class::Class;
-use crate::replies::runs::{Ask, Client};
+use crate::replies::replies::{Ask, RequestContext};
 use crate::state::App;
 use crate::text::error::Result;
 
@@ -30,7 +30,7 @@ use crate::text::error::Result;
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Response> {
     let mut request = MessagesRequest::parse(&body, &app.models, &caller)?;
@@ -44,28 +44,28 @@ pub(crate) async fn create(
         background: false,
         class: Class::of(&caller, request.tier),
     };
-    let (run, reader) = app.runs.start("message", ask, &caller, &client, &body).await?;
+    let (log, reader) = app.replies.start("message", ask, &caller, &context, &body).await?;
     request.input.stop = stop;
     drop(body);
     if request.stream {
-        let view = MessageView::new(request, run.id);
+        let view = MessageView::new(request, log.id);
         return Ok(stream(view, Events::default(), reader).into_response());
     }
     let (pieces, summary) = reader.whole().await?;
     let pieces = pieces.iter().map(|piece| &piece.piece);
-    Ok(Json(whole(&request, run.id, pieces, &summary)).into_response())
+    Ok(Json(whole(&request, log.id, pieces, &summary)).into_response())
 }
 
 /// Counts the tokens of a prompt. The worker that has the model's vocabulary counts them.
 pub(crate) async fn count_tokens(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Json<Value>> {
     let request = MessagesRequest::parse_count(&body, &app.models, &caller)?;
     let input = without_reply(request.input);
     let model = &request.model;
-    let (_, tokens) = read_prompt(&app, &caller, &client, model, input, COUNT_TOKENS).await?;
+    let (_, tokens) = read_prompt(&app, &caller, &context, model, input, COUNT_TOKENS).await?;
     Ok(Json(json!({ "input_tokens": tokens })))
 }

@@ -15,7 +15,7 @@ use crate::api::judges::Asked;
 use crate::callers::access::Caller;
 use crate::catalog::Model;
 use crate::ids;
-use crate::replies::runs::Client;
+use crate::replies::replies::RequestContext;
 use crate::state::App;
 use crate::text::error::{ApiError, Result};
 use crate::text::fields::{Fields, read};
@@ -51,7 +51,7 @@ enum Part {
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<impl IntoResponse> {
     let mut fields = Fields::parse(&body)?;
@@ -60,7 +60,7 @@ pub(crate) async fn create(
     fields.finish()?;
     let several = texts.len() > 1;
     let inputs = texts.into_iter().map(JudgeInput::text).collect();
-    let asked = Asked { caller: &caller, client: &client, kind: "moderation", model: &model };
+    let asked = Asked { caller: &caller, context: &context, kind: "moderation", model: &model };
     let at = |index| if several { format!("input[{index}]") } else { "input".to_owned() };
     let (scores, _) = asked.judge(&app, inputs, at).await?;
     let results: Vec<Value> = scores.iter().map(|scores| result(scores, &settings)).collect();

@@ -27,8 +27,8 @@ use crate::api::tokens::{COUNT_TOKENS, read_prompt, without_reply};
 use crate::callers::access::Caller;
 use crate::callers::class::Class;
 use crate::ids;
-use crate::replies::run::Ending;
-use crate::replies::runs::{Ask, Client, Entry};
+use crate::replies::replies::{Ask, Entry, RequestContext};
+use crate::replies::reply_log::Ending;
 use crate::state::App;
 use crate::text::error::{ApiError, Result};
 use crate::text::extent::Extent;
@@ -41,11 +41,11 @@ const KIND: &str = "response";
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Response> {
     let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
-    follow_previous(&app, &caller, &client, &mut request).await?;
+    follow_previous(&app, &caller, &context, &mut request).await?;
     let ask = Ask {
         model: request.model.clone(),
         seed: request.seed,
@@ -55,19 +55,19 @@ pub(crate) async fn create(
         background: request.background,
         class: Class::of(&caller, request.tier),
     };
-    let (run, reader) = app.runs.start(KIND, ask, &caller, &client, &body).await?;
+    let (log, reader) = app.replies.start(KIND, ask, &caller, &context, &body).await?;
     drop(body);
     if request.stream {
         let events = Events::default().obfuscated(request.obfuscated);
-        let view = ResponseView::new(request, &run);
+        let view = ResponseView::new(request, &log);
         return Ok(stream_until(view, events, reader, app.hand_over()));
     }
     if request.background {
-        return Ok(Json(described(&request, &run, &Reply::of(&request, &run))).into_response());
+        return Ok(Json(described(&request, &log, &Reply::of(&request, &log))).into_response());
     }
     // A failure before the first piece is the failure of the request.
     match reader.whole().await {
-        Ok(_) => Ok(Json(described(&request, &run, &Reply::of(&request, &run))).into_response()),
+        Ok(_) => Ok(Json(described(&request, &log, &Reply::of(&request, &log))).into_response()),
         Err(error) => Err(error),
     }
 }
@@ -76,14 +76,14 @@ pub(crate) async fn create(
 pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Json<Value>> {
     let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
-    follow_previous(&app, &caller, &client, &mut request).await?;
+    follow_previous(&app, &caller, &context, &mut request).await?;
     let input = without_reply(request.input);
     let model = &request.model;
-    let (_, tokens) = read_prompt(&app, &caller, &client, model, input, COUNT_TOKENS).await?;
+    let (_, tokens) = read_prompt(&app, &caller, &context, model, input, COUNT_TOKENS).await?;
     Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Get {
 pub(crate) async fn get(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     Path(id): Path<String>,
     query: Result<Query<Get>, QueryRejection>,
 ) -> Result<Response> {
@@ -118,37 +118,37 @@ pub(crate) async fn get(
     };
     let Query(get) = query.map_err(refused)?;
     let entry = find(&app, &caller, &id).await?;
-    client.take(memory(&entry))?;
+    context.take(memory(&entry))?;
     let mut request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
     // The run has it.
     request.input = TextInput::default();
     if !get.stream {
         return Ok(
-            Json(described(&request, &entry.run, &Reply::of(&request, &entry.run))).into_response()
+            Json(described(&request, &entry.log, &Reply::of(&request, &entry.log))).into_response()
         );
     }
-    let (run, reader) = app.runs.read(&entry, &caller).await?;
-    client.keep(entry.record.body.len());
+    let (log, reader) = app.replies.read(&entry, &caller).await?;
+    context.keep(entry.record.body.len());
     let skip = get.starting_after.map_or(0, |after| after.saturating_add(1));
     let events = Events::after(skip).obfuscated(get.include_obfuscation);
-    Ok(stream_until(ResponseView::new(request, &run), events, reader, app.hand_over()))
+    Ok(stream_until(ResponseView::new(request, &log), events, reader, app.hand_over()))
 }
 
 /// Stops a response, and shows it.
 pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     Path(id): Path<String>,
 ) -> Result<Json<Object>> {
     let entry = find(&app, &caller, &id).await?;
-    client.take(memory(&entry))?;
+    context.take(memory(&entry))?;
     let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
     if !request.background {
         return Err(ApiError::bad_request("only a response in the background can be canceled"));
     }
-    app.runs.stop(&entry).await?;
-    Ok(Json(described(&request, &entry.run, &Reply::of(&request, &entry.run))))
+    app.replies.stop(&entry).await?;
+    Ok(Json(described(&request, &entry.log, &Reply::of(&request, &entry.log))))
 }
 
 /// Forgets a response.
@@ -159,7 +159,7 @@ pub(crate) async fn delete(
 ) -> Result<Json<Value>> {
     let entry = find(&app, &caller, &id).await?;
     // A request that follows must not find it in a store.
-    if !app.runs.remove(&entry).await {
+    if !app.replies.remove(&entry).await {
         let after = std::time::Duration::from_secs(5);
         let message = "the response cannot be deleted from the store now";
         return Err(ApiError::unavailable(message, after).coded("store_unavailable"));
@@ -171,11 +171,11 @@ pub(crate) async fn delete(
 pub(crate) async fn input_items(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
     let entry = find(&app, &caller, &id).await?;
-    client.take(memory(&entry))?;
+    context.take(memory(&entry))?;
     let input = Fields::parse(entry.record.body.as_bytes())?.value("input")?;
     let items = items::shown(input, entry.record.id);
     let edge = |item: Option<&Value>| item.and_then(|item| item.get("id")).cloned();
@@ -186,7 +186,7 @@ pub(crate) async fn input_items(
 }
 
 async fn find(app: &App, caller: &Caller, id: &str) -> Result<Arc<Entry>> {
-    let entry = app.runs.find(ids::of_response(id), caller, id).await?;
+    let entry = app.replies.find(ids::of_response(id), caller, id).await?;
     let none = || ApiError::not_found("there is no such response");
     (entry.record.kind == KIND).then_some(entry).ok_or_else(none)
 }
@@ -195,13 +195,13 @@ async fn find(app: &App, caller: &Caller, id: &str) -> Result<Arc<Entry>> {
 async fn follow_previous(
     app: &Arc<App>,
     caller: &Caller,
-    client: &Client,
+    context: &RequestContext,
     request: &mut ResponsesRequest,
 ) -> Result<()> {
     let Some(previous) = request.previous.clone() else { return Ok(()) };
     let entry = find(app, caller, &previous).await;
     let entry = entry.map_err(|error| error.coded("previous_response_not_found"))?;
-    client.take(memory(&entry))?;
+    context.take(memory(&entry))?;
     request.follow(history(app, caller, &entry)?);
     Ok(())
 }
@@ -213,7 +213,7 @@ fn memory(entry: &Entry) -> usize {
 
 /// Returns the messages of a conversation up to the end of a response, without its instructions.
 fn history(app: &App, caller: &Caller, entry: &Entry) -> Result<Vec<ChatMessage>> {
-    if !matches!(entry.run.ending(), Some(Ending::Done(_))) {
+    if !matches!(entry.log.ending(), Some(Ending::Done(_))) {
         return Err(ApiError::field(
             "previous_response_id",
             "the previous response is not complete",
@@ -226,7 +226,7 @@ fn history(app: &App, caller: &Caller, entry: &Entry) -> Result<Vec<ChatMessage>
     }
     let mut message = Message::default();
     let mut parser = request.parser();
-    for piece in entry.run.pieces().0 {
+    for piece in entry.log.pieces().0 {
         message.extend(parser.push(&piece.piece.text));
     }
     message.extend(parser.end());
@@ -235,6 +235,6 @@ fn history(app: &App, caller: &Caller, entry: &Entry) -> Result<Vec<ChatMessage>
 }
 
 /// Returns the id of a response in messages and events.
-fn id(run: RequestId) -> String {
-    ids::response(run)
+fn id(log: RequestId) -> String {
+    ids::response(log)
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::replies::run::{Ending, Part, Reader};
+use crate::replies::reply_log::{Ending, Part, Reader};
 use crate::text::error::ApiError;
 
 /// Pause after which a comment shows proxies that the connection is alive.

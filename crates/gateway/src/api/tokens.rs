@@ -14,7 +14,7 @@ use crate::callers::access::Caller;
 use crate::callers::class::{Class, Tier};
 use crate::callers::limits;
 use crate::catalog::{Model, Task};
-use crate::replies::runs::Client;
+use crate::replies::replies::RequestContext;
 use crate::state::App;
 use crate::text::error::{ApiError, Result};
 use crate::text::fields::Fields;
@@ -50,7 +50,7 @@ impl Chosen {
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Json<Value>> {
     let mut fields = Fields::parse(&body)?;
@@ -59,7 +59,7 @@ pub(crate) async fn tokenize(
     let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
     fields.finish()?;
     let input = TextInput { return_token_texts: with_texts, ..input };
-    let pieces = pieces(&app, &caller, &client, &model, input).await?;
+    let pieces = pieces(&app, &caller, &context, &model, input).await?;
     let tokens: Vec<u32> = pieces.iter().map(|piece| piece.token).collect();
     let text = |piece: &TextPiece| {
         let bytes = piece.token_text.as_ref().map(|text| text.as_bytes()).unwrap_or_default();
@@ -118,7 +118,7 @@ fn chat(fields: &mut Fields<'_>, chat: Vec<Value>) -> Result<TextInput> {
 pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(client): Extension<Client>,
+    Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Json<Value>> {
     let mut fields = Fields::parse(&body)?;
@@ -128,7 +128,7 @@ pub(crate) async fn detokenize(
     if ids.is_empty() {
         return Ok(Json(json!({ "prompt": "" })));
     }
-    let pieces = pieces(&app, &caller, &client, &model, TextInput::token_ids(ids)).await?;
+    let pieces = pieces(&app, &caller, &context, &model, TextInput::token_ids(ids)).await?;
     let text: String = pieces.iter().map(|piece| piece.text.as_str()).collect();
     Ok(Json(json!({ "prompt": text })))
 }
@@ -137,13 +137,13 @@ pub(crate) async fn detokenize(
 async fn pieces(
     app: &App,
     caller: &Caller,
-    client: &Client,
+    context: &RequestContext,
     model: &Chosen,
     input: TextInput,
 ) -> Result<Vec<TextPiece>> {
     let input = without_reply(input);
     let cost = tokens(&input, &model.settings) / SHARE + 1;
-    let (pieces, _) = read_prompt(app, caller, client, &model.name, input, cost).await?;
+    let (pieces, _) = read_prompt(app, caller, context, &model.name, input, cost).await?;
     Ok(pieces)
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn without_reply(input: TextInput) -> TextInput {
 pub(crate) async fn read_prompt(
     app: &App,
     caller: &Caller,
-    client: &Client,
+    context: &RequestContext,
     model: &ModelName,
     input: TextInput,
     cost: u64,
@@ -165,11 +165,11 @@ pub(crate) async fn read_prompt(
     let reservation = limits::reserve(caller, cost)?;
     app.metrics.reserved(cost);
     let mut request = Request::new(model.clone(), caller.tenant.clone());
-    request.trace = client.trace;
+    request.trace = context.trace;
     let request = Class::of(caller, Tier::Unnamed).set(request);
     let request = request.input(input).timeout(app.settings.timeout);
     let reply = app.client.submit::<TextPiece>(request).await?;
-    client.submitted();
+    context.submitted();
     let (pieces, summary) = reply.collect().await?;
     reservation.settle(cost);
     app.metrics.settled(cost);

@@ -177,7 +177,7 @@ impl BatchRun {
         &self,
         mut told: impl FnMut(BatchProgress),
     ) -> Result<BatchProgress, BatchError> {
-        self.app.runs.recover().await;
+        self.app.replies.recover().await;
         let upkeep = tokio::spawn(upkeep(self.app.clone(), None, None));
         batches::resume(&self.app);
         let mut tick = interval(TELL);
@@ -187,7 +187,7 @@ impl BatchRun {
                 _ = tick.tick() => told(self.progress()),
             }
         }
-        self.app.runs.release().await;
+        self.app.replies.release().await;
         self.archive.tasks.close();
         self.archive.tasks.wait().await;
         upkeep.abort();

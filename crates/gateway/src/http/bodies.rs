@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use crate::api::sse::streams_events;
 use crate::callers::access::Caller;
 use crate::callers::memory::{Held, MAX_SMALL_BODY_BYTES};
-use crate::replies::runs::Client;
+use crate::replies::replies::RequestContext;
 use crate::state::App;
 use crate::text::error::{ApiError, Result};
 use crate::text::extent::Extent;
@@ -42,8 +42,8 @@ pub(crate) async fn read(
         Ok(body) => body,
         Err(error) => return error.into_response(),
     };
-    if let Some(client) = parts.extensions.get_mut::<Client>() {
-        client.memory = Some(held.clone());
+    if let Some(context) = parts.extensions.get_mut::<RequestContext>() {
+        context.memory = Some(held.clone());
     }
     let mut response = next.run(Request::from_parts(parts, Body::from(body))).await;
     if !streams_events(&response) {

@@ -26,7 +26,7 @@ use crate::http::traces::{self, RequestSpan, RequestTrace};
 use crate::http::unread;
 use crate::http::{bodies, openapi, page};
 use crate::metrics::OpenStream;
-use crate::replies::runs::Client;
+use crate::replies::replies::RequestContext;
 use crate::sealed::relay;
 use crate::state::App;
 use crate::text::error::{ApiError, Outcome};
@@ -98,7 +98,7 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
     if app.draining.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
-    if app.runs.cannot_store() {
+    if app.replies.cannot_store() {
         let message = "the store cannot be written\n";
         return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     }
@@ -119,13 +119,13 @@ async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next)
         let error = ApiError::unavailable("this gateway is shutting down", after);
         return error.coded("draining").into_response();
     }
-    let mut client = client(request.headers());
+    let mut context = context(request.headers());
     if let Some(RequestSpan(own)) = request.extensions().get() {
-        client.trace = Some(*own);
+        context.trace = Some(*own);
     }
     let limiter = caller.limiter.clone();
     request.extensions_mut().insert(caller);
-    request.extensions_mut().insert(client);
+    request.extensions_mut().insert(context);
     let mut response = next.run(request).await;
     for (name, value) in limiter.headers() {
         if let Ok(value) = HeaderValue::from_str(&value) {
@@ -140,9 +140,9 @@ fn caller(app: &App, headers: &HeaderMap) -> Result<Arc<Caller>, Denied> {
     app.access.check(text("authorization"), text("x-api-key"))
 }
 
-fn client(headers: &HeaderMap) -> Client {
+fn context(headers: &HeaderMap) -> RequestContext {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    Client {
+    RequestContext {
         trace: traces::parent(headers),
         idempotency_key: text("idempotency-key").map(|key| key.chars().take(255).collect()),
         retries: text("x-stainless-retry-count").is_some_and(|count| count != "0"),

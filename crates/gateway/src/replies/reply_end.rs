@@ -9,7 +9,7 @@ use nsbridge_client::Summary;
 use nsbridge_protocol::NO_ROOM;
 use serde::{Deserialize, Serialize};
 
-use crate::replies::run::Ending;
+use crate::replies::reply_log::Ending;
 use crate::text::error::ApiError;
 
 /// End of a reply as it is stored.
@@ -104,7 +104,7 @@ pub(crate) mod tests {
     use nsbridge_protocol::{Finish, NO_ROOM};
 
     use super::{StoredEnd, former};
-    use crate::replies::run::Ending;
+    use crate::replies::reply_log::Ending;
     use crate::text::error::ApiError;
 
     /// Returns an end of each kind, for the tests of both stores. The complete reply has no pieces.

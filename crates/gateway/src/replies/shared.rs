@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use self::files::{File, id_of, join_of, joins};
 use crate::replies::reply_end::StoredEnd;
-use crate::replies::run::{Ending, RawPiece};
+use crate::replies::reply_log::{Ending, RawPiece};
 use crate::replies::store::{Kept, Record};
 
 /// Maximum number of writes that run or wait. Pieces and ends beyond it are not shared, and computed

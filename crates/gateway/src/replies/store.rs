@@ -25,7 +25,7 @@ use crate::callers::class::Class;
 use crate::callers::limits::{prompt_bytes, prompt_tokens};
 use crate::callers::private_file::open_own;
 use crate::replies::reply_end::KeptEnding;
-use crate::replies::run::{Change, Ending, RawPiece};
+use crate::replies::reply_log::{Change, Ending, RawPiece};
 use crate::text::extent::Extent;
 
 use self::index::Index;

@@ -11,7 +11,7 @@ use crate::ids;
 use crate::replies::archive::batch::{LineError, Status, Tokens};
 use crate::replies::archive::file::{File, Purpose};
 use crate::replies::archive::{Archive, Batch, BatchRecord, Draft, Lines};
-use crate::replies::runs;
+use crate::replies::replies;
 use crate::replies::store::{Kind, Store, Unstored};
 use crate::state::App;
 
@@ -65,7 +65,7 @@ pub(super) async fn finish(
     archive.change(batch, files, change).await?;
     [output, errors].into_iter().flatten().for_each(Draft::keep);
     // Lines that were canceled have left replies.
-    app.runs.forget_lines(&runs::Line::of(id));
+    app.replies.forget_lines(&replies::Line::of(id));
     Ok(())
 }
 

@@ -117,17 +117,17 @@ async fn worked(
         biased;
         () = batch.stop.cancelled() => false,
         () = sleep_until(deadline) => true,
-        run = run_lines(app, archive, batch, &done, &mut running) => { run?; false }
+        log = run_lines(app, archive, batch, &done, &mut running) => { log?; false }
     };
     // Replies in progress are canceled when nothing reads them.
     running.shutdown().await;
     let change = |record: &mut crate::replies::archive::BatchRecord| {
-        let runs = record.status == Status::InProgress;
-        if runs {
+        let replies = record.status == Status::InProgress;
+        if replies {
             record.late = late;
             record.enter(Status::Finalizing);
         }
-        runs
+        replies
     };
     archive.change(batch, Vec::new(), change).await.map(drop)
 }

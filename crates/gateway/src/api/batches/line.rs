@@ -20,7 +20,7 @@ use super::validate::LineRequest;
 use crate::api::{chat, completions, embeddings, moderations, responses};
 use crate::replies::archive::batch::{Endpoint, Tokens};
 use crate::replies::archive::{Archive, Batch, BatchRecord, Line, Room};
-use crate::replies::runs::{self, Client};
+use crate::replies::replies::{self, RequestContext};
 use crate::replies::store::Kind;
 use crate::state::App;
 use crate::text::error::ApiError;
@@ -162,8 +162,8 @@ pub(super) async fn run(
 ) {
     let record = batch.record();
     let number = line.number;
-    let named = format!("{}{number}", runs::Line::of(batch.id));
-    let asked = runs::Line { name: named.clone(), until: record.deadline() };
+    let named = format!("{}{number}", replies::Line::of(batch.id));
+    let asked = replies::Line { name: named.clone(), until: record.deadline() };
     let outcome = match LineRequest::parse(&line, record.endpoint) {
         Ok(request) => {
             let answer = Box::pin(answer(&app, &archive, &record, &request, &asked)).await;
@@ -186,7 +186,7 @@ pub(super) async fn run(
         }
         sleep(pauses.next(random())).await;
     }
-    app.runs.forget_line(&named);
+    app.replies.forget_line(&named);
     let count = if outcome.is_ok { &batch.completed } else { &batch.failed };
     count.fetch_add(1, Ordering::Relaxed);
     batch.tokens.fetch_add(tokens, Ordering::Relaxed);
@@ -198,7 +198,7 @@ async fn answer(
     archive: &Archive,
     record: &BatchRecord,
     request: &LineRequest,
-    line: &runs::Line,
+    line: &replies::Line,
 ) -> Answer {
     let mut pauses = BACKOFF.pauses();
     loop {
@@ -222,25 +222,27 @@ async fn asked(
     archive: &Archive,
     record: &BatchRecord,
     request: &LineRequest,
-    line: &runs::Line,
+    line: &replies::Line,
 ) -> crate::text::error::Result<Response> {
     let holder = app.access.holder(&record.key);
     let holder = holder.map_err(|denied| ApiError::unauthorized(denied.to_string()))?;
     let caller = Arc::new(holder.for_batch());
     let (_, model) = request.model(record.endpoint, &app.models, &caller)?;
     let _turn = archive.turn(&record.tenant, &model).await?;
-    let client = Client { line: Some(line.clone()), ..Client::default() };
-    let (app, caller, client) = (State(app.clone()), Extension(caller), Extension(client));
+    let context = RequestContext { line: Some(line.clone()), ..RequestContext::default() };
+    let (app, caller, context) = (State(app.clone()), Extension(caller), Extension(context));
     let body = Bytes::copy_from_slice(request.body.get().as_bytes());
     Ok(match record.endpoint {
-        Endpoint::Chat => chat::create(app, caller, client, body).await.into_response(),
+        Endpoint::Chat => chat::create(app, caller, context, body).await.into_response(),
         Endpoint::Completions => {
-            completions::create(app, caller, client, body).await.into_response()
+            completions::create(app, caller, context, body).await.into_response()
         }
-        Endpoint::Responses => responses::create(app, caller, client, body).await.into_response(),
-        Endpoint::Embeddings => embeddings::create(app, caller, client, body).await.into_response(),
+        Endpoint::Responses => responses::create(app, caller, context, body).await.into_response(),
+        Endpoint::Embeddings => {
+            embeddings::create(app, caller, context, body).await.into_response()
+        }
         Endpoint::Moderations => {
-            moderations::create(app, caller, client, body).await.into_response()
+            moderations::create(app, caller, context, body).await.into_response()
         }
     })
 }

@@ -10,7 +10,7 @@ use super::request::ChatRequest;
 use crate::api::sse::{Events, View, padding};
 use crate::callers::class::{Class, Tier};
 use crate::ids;
-use crate::replies::run::{Ending, RawPiece, Run};
+use crate::replies::reply_log::{Ending, RawPiece, ReplyLog};
 use crate::text::output::{Delta, OutputParser};
 
 /// Chunks of a stream.
@@ -20,7 +20,7 @@ pub(crate) struct Stream {
     choices: Vec<Choice>,
     /// Tokens of the replies that have ended which are reasoning.
     reasoning_tokens: u64,
-    run: Arc<Run>,
+    log: Arc<ReplyLog>,
 }
 
 /// State of one of the replies to the prompt.
@@ -30,16 +30,16 @@ struct Choice {
 }
 
 impl Stream {
-    pub(crate) fn new(request: ChatRequest, run: &Arc<Run>) -> Self {
+    pub(crate) fn new(request: ChatRequest, log: &Arc<ReplyLog>) -> Self {
         let choices = (0..request.replies).map(|_| Choice { parser: Some(request.parser()) });
         let choices = choices.collect();
-        let head = head(&request, run, "chat.completion.chunk");
-        Self { request, head, choices, reasoning_tokens: 0, run: run.clone() }
+        let head = head(&request, log, "chat.completion.chunk");
+        Self { request, head, choices, reasoning_tokens: 0, log: log.clone() }
     }
 
     fn chunk(&self, events: &mut Events, choices: Value, usage: Option<&Usage>) {
         let mut chunk = Value::Object(self.head.clone());
-        if let Some(revision) = self.run.revision() {
+        if let Some(revision) = self.log.revision() {
             chunk["system_fingerprint"] = revision.as_str().into();
         }
         chunk["choices"] = choices;
@@ -70,7 +70,7 @@ impl Stream {
     fn deltas(&self, events: &mut Events, index: usize, deltas: Vec<Delta>, logprobs: Value) {
         let mut logprobs = Some(logprobs);
         for delta in deltas {
-            let delta = delta_json(&self.run, index, delta);
+            let delta = delta_json(&self.log, index, delta);
             self.delta(events, index, &delta, &logprobs.take().unwrap_or_default(), None);
         }
         if let Some(logprobs) = logprobs.filter(|logprobs| !logprobs.is_null()) {
@@ -131,25 +131,25 @@ impl View for Stream {
     }
 }
 
-fn head(request: &ChatRequest, run: &Run, object: &str) -> Map<String, Value> {
+fn head(request: &ChatRequest, log: &ReplyLog, object: &str) -> Map<String, Value> {
     let mut head = Map::new();
-    head.insert("id".into(), ids::chat(run.id).into());
+    head.insert("id".into(), ids::chat(log.id).into());
     head.insert("object".into(), object.into());
-    head.insert("created".into(), ids::seconds(run.created_at).into());
+    head.insert("created".into(), ids::seconds(log.created_at).into());
     head.insert("model".into(), request.name.clone().into());
     head.insert("system_fingerprint".into(), Value::Null);
-    if request.tier != Tier::Unnamed || run.class == Class::Bulk {
-        head.insert("service_tier".into(), run.class.tier().into());
+    if request.tier != Tier::Unnamed || log.class == Class::Bulk {
+        head.insert("service_tier".into(), log.class.tier().into());
     }
     head
 }
 
-fn delta_json(run: &Run, choice: usize, delta: Delta) -> Value {
+fn delta_json(log: &ReplyLog, choice: usize, delta: Delta) -> Value {
     match delta {
         Delta::Content(text) => json!({ "content": text }),
         Delta::Reasoning(text) => json!({ "reasoning_content": text }),
         Delta::CallBegin { index, name } => json!({ "tool_calls": [{
-            "index": index, "id": ids::call(run.id, choice, index), "type": "function",
+            "index": index, "id": ids::call(log.id, choice, index), "type": "function",
             "function": { "name": name, "arguments": "" }
         }] }),
         Delta::CallArguments { index, text } => json!({ "tool_calls": [{
@@ -254,17 +254,17 @@ impl Message {
 /// Returns the whole reply as one object.
 pub(crate) fn whole(
     request: &ChatRequest,
-    run: &Run,
+    log: &ReplyLog,
     pieces: &[Arc<RawPiece>],
     summary: &Summary,
 ) -> Value {
-    let mut body = head(request, run, "chat.completion");
-    if let Some(revision) = run.revision() {
+    let mut body = head(request, log, "chat.completion");
+    if let Some(revision) = log.revision() {
         body.insert("system_fingerprint".into(), revision.as_str().into());
     }
     let (mut choices, mut reasoning_tokens) = (Vec::new(), 0);
     for index in 0..request.replies {
-        let (json, tokens) = choice(request, run, index, pieces, summary);
+        let (json, tokens) = choice(request, log, index, pieces, summary);
         choices.push(json);
         reasoning_tokens += tokens;
     }
@@ -276,7 +276,7 @@ pub(crate) fn whole(
 /// Returns one of the replies, and the number of its tokens that are reasoning.
 fn choice(
     request: &ChatRequest,
-    run: &Run,
+    log: &ReplyLog,
     index: u32,
     pieces: &[Arc<RawPiece>],
     summary: &Summary,
@@ -301,7 +301,7 @@ fn choice(
     }
     if !message.calls.is_empty() {
         let calls = message.calls.into_iter().enumerate().map(|(call, (name, arguments))| {
-            json!({ "id": ids::call(run.id, index as usize, call), "type": "function",
+            json!({ "id": ids::call(log.id, index as usize, call), "type": "function",
                     "function": { "name": name, "arguments": arguments } })
         });
         json["tool_calls"] = calls.collect();

@@ -9,24 +9,24 @@ use super::CompletionRequest;
 use crate::api::chat::reply::{token_text, usage_json};
 use crate::api::sse::{Events, View, padding};
 use crate::ids;
-use crate::replies::run::{Ending, RawPiece, Run};
+use crate::replies::reply_log::{Ending, RawPiece, ReplyLog};
 
 /// Chunks of a stream.
 pub(crate) struct Stream {
     request: CompletionRequest,
-    run: Arc<Run>,
+    log: Arc<ReplyLog>,
     /// Number of characters of each reply so far; `None` after its end.
     lengths: Vec<Option<usize>>,
 }
 
 impl Stream {
-    pub(crate) fn new(request: CompletionRequest, run: &Arc<Run>) -> Self {
+    pub(crate) fn new(request: CompletionRequest, log: &Arc<ReplyLog>) -> Self {
         let lengths = vec![Some(0); request.replies as usize];
-        Self { request, run: run.clone(), lengths }
+        Self { request, log: log.clone(), lengths }
     }
 
     fn chunk(&self, events: &mut Events, choices: Value, usage: Option<&Usage>) {
-        let mut chunk = Value::Object(head(&self.request, &self.run));
+        let mut chunk = Value::Object(head(&self.request, &self.log));
         chunk["choices"] = choices;
         if self.request.include_usage {
             chunk["usage"] = usage.map_or(Value::Null, |usage| usage_json(usage, 0));
@@ -83,13 +83,13 @@ impl View for Stream {
     }
 }
 
-fn head(request: &CompletionRequest, run: &Run) -> Map<String, Value> {
+fn head(request: &CompletionRequest, log: &ReplyLog) -> Map<String, Value> {
     let mut head = Map::new();
-    head.insert("id".into(), ids::completion(run.id).into());
+    head.insert("id".into(), ids::completion(log.id).into());
     head.insert("object".into(), "text_completion".into());
-    head.insert("created".into(), ids::seconds(run.created_at).into());
+    head.insert("created".into(), ids::seconds(log.created_at).into());
     head.insert("model".into(), request.name.clone().into());
-    let fingerprint = run.revision().map(|revision| revision.as_str().to_owned());
+    let fingerprint = log.revision().map(|revision| revision.as_str().to_owned());
     head.insert("system_fingerprint".into(), fingerprint.into());
     head
 }
@@ -148,10 +148,10 @@ impl Logprobs {
 /// Returns the whole replies to all prompts as one object.
 pub(crate) fn whole(
     request: &CompletionRequest,
-    runs: &[Arc<Run>],
+    logs: &[Arc<ReplyLog>],
     replies: &[(Vec<Arc<RawPiece>>, Summary)],
 ) -> Value {
-    let mut body = runs.first().map(|run| head(request, run)).unwrap_or_default();
+    let mut body = logs.first().map(|log| head(request, log)).unwrap_or_default();
     let mut usage = Usage::default();
     let mut choices = Vec::new();
     for (pieces, summary) in replies {

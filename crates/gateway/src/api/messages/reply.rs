@@ -7,22 +7,22 @@ use super::error;
 use super::request::MessagesRequest;
 use crate::api::sse::{Events, View};
 use crate::ids;
-use crate::replies::run::Ending;
+use crate::replies::reply_log::Ending;
 use crate::text::output::{Delta, OutputParser};
 
 /// Events of a message.
 pub(crate) struct MessageView {
     request: MessagesRequest,
-    run: RequestId,
+    log: RequestId,
     /// `None` after its end.
     parser: Option<OutputParser>,
     blocks: Blocks,
 }
 
 impl MessageView {
-    pub(crate) fn new(request: MessagesRequest, run: RequestId) -> Self {
-        let (parser, blocks) = (Some(request.parser()), Blocks::new(&request, run));
-        Self { request, run, parser, blocks }
+    pub(crate) fn new(request: MessagesRequest, log: RequestId) -> Self {
+        let (parser, blocks) = (Some(request.parser()), Blocks::new(&request, log));
+        Self { request, log, parser, blocks }
     }
 }
 
@@ -31,7 +31,7 @@ impl View for MessageView {
 
     fn begin(&mut self, events: &mut Events) {
         // The worker counts the prompt, and tells the number at the end.
-        let message = message(&self.request, self.run, &json!([]), None, &Usage::default());
+        let message = message(&self.request, self.log, &json!([]), None, &Usage::default());
         let start = json!({ "type": "message_start", "message": message });
         events.named("message_start", &start);
     }
@@ -66,30 +66,30 @@ impl View for MessageView {
 /// Returns the whole message.
 pub(crate) fn whole<'a>(
     request: &MessagesRequest,
-    run: RequestId,
+    log: RequestId,
     pieces: impl IntoIterator<Item = &'a TextPiece>,
     summary: &Summary,
 ) -> Value {
-    let (mut parser, mut blocks) = (request.parser(), Blocks::new(request, run));
+    let (mut parser, mut blocks) = (request.parser(), Blocks::new(request, log));
     for piece in pieces {
         blocks.push(parser.push(&piece.text), |_, _| {});
     }
     blocks.push(parser.end(), |_, _| {});
     let stop = stop(request, summary, &blocks);
     let content: Value = blocks.blocks.iter().map(Block::json).collect();
-    message(request, run, &content, Some(stop), &summary.usage)
+    message(request, log, &content, Some(stop), &summary.usage)
 }
 
 fn message(
     request: &MessagesRequest,
-    run: RequestId,
+    log: RequestId,
     content: &Value,
     stop: Option<(&'static str, Option<&str>)>,
     usage: &Usage,
 ) -> Value {
     let (reason, sequence) = stop.map_or((None, None), |(reason, text)| (Some(reason), text));
     json!({
-        "id": ids::message(run), "type": "message", "role": "assistant", "model": request.name,
+        "id": ids::message(log), "type": "message", "role": "assistant", "model": request.name,
         "content": content, "stop_reason": reason, "stop_sequence": sequence,
         "usage": self::usage(usage)
     })
@@ -128,7 +128,7 @@ fn usage(usage: &Usage) -> Value {
 /// A block of text or of thinking begins with its first character that is no whitespace: Anthropic's
 /// interface refuses blocks without one when they are sent back.
 struct Blocks {
-    run: RequestId,
+    log: RequestId,
     omits_thinking: bool,
     blocks: Vec<Block>,
     /// True if the last block may go on.
@@ -191,9 +191,9 @@ impl Block {
 }
 
 impl Blocks {
-    fn new(request: &MessagesRequest, run: RequestId) -> Self {
+    fn new(request: &MessagesRequest, log: RequestId) -> Self {
         let omits_thinking = request.omits_thinking;
-        Self { run, omits_thinking, blocks: Vec::new(), open: false, held: None }
+        Self { log, omits_thinking, blocks: Vec::new(), open: false, held: None }
     }
 
     /// Adds deltas. `tell` is called with the name and the data of each event.
@@ -204,7 +204,7 @@ impl Blocks {
                 Delta::Reasoning(text) => self.prose(Prose::Thinking, &text, &mut tell),
                 Delta::CallBegin { index, name } => {
                     self.held = None;
-                    let id = ids::item("toolu", self.run, index);
+                    let id = ids::item("toolu", self.log, index);
                     self.begin(Block::ToolUse { id, name, input: String::new() }, &mut tell);
                 }
                 Delta::CallArguments { text, .. } => self.append(&text, &mut tell),

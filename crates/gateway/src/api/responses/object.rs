@@ -9,7 +9,7 @@ use super::echo::Object;
 use super::request::ResponsesRequest;
 use crate::api::chat::reply::token_json;
 use crate::ids;
-use crate::replies::run::{Ending, Run};
+use crate::replies::reply_log::{Ending, ReplyLog};
 use crate::text::output::{Delta, OutputParser};
 use crate::text::tools::namespace;
 
@@ -80,7 +80,7 @@ pub(super) enum Step {
 /// Output of a reply: items that the pieces open, extend and close.
 #[derive(Debug)]
 pub(super) struct Output {
-    run: nsbridge_client::RequestId,
+    log: nsbridge_client::RequestId,
     parser: Option<OutputParser>,
     open: Option<Item>,
     closed: Vec<Item>,
@@ -92,9 +92,9 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new(request: &ResponsesRequest, run: &Run) -> Self {
+    pub(super) fn new(request: &ResponsesRequest, log: &ReplyLog) -> Self {
         Self {
-            run: run.id,
+            log: log.id,
             parser: Some(request.parser()),
             open: None,
             closed: Vec::new(),
@@ -142,7 +142,7 @@ impl Output {
                     text
                 }
                 Delta::CallBegin { name, .. } => {
-                    let call_id = ids::call(self.run, 0, self.calls);
+                    let call_id = ids::call(self.log, 0, self.calls);
                     self.calls += 1;
                     let namespace = self.namespaces.get(&name).cloned();
                     let own = namespace.as_deref().map(|in_it| namespace::own_name(in_it, &name));
@@ -172,7 +172,7 @@ impl Output {
             Kind::Call { .. } => "fc",
         };
         let index = self.closed.len();
-        let id = ids::item(prefix, self.run, index);
+        let id = ids::item(prefix, self.log, index);
         let item = Item { index, id, kind, text: String::new(), logprobs: Vec::new() };
         steps.push(Step::Opened(item.clone()));
         self.open = Some(item);
@@ -201,9 +201,9 @@ pub(super) struct Reply {
 
 impl Reply {
     /// Returns the state of a reply, from its pieces so far.
-    pub(super) fn of(request: &ResponsesRequest, run: &Run) -> Self {
-        let (mut output, ending) = (Output::new(request, run), run.ending());
-        let (pieces, _) = run.pieces();
+    pub(super) fn of(request: &ResponsesRequest, log: &ReplyLog) -> Self {
+        let (mut output, ending) = (Output::new(request, log), log.ending());
+        let (pieces, _) = log.pieces();
         let mut steps = Vec::new();
         pieces.iter().for_each(|piece| output.push(&piece.piece, &mut steps));
         if ending.is_some() {
@@ -219,12 +219,12 @@ impl Reply {
 }
 
 /// Returns the object of a response that has just begun.
-pub(super) fn created(request: &ResponsesRequest, run: &Run, status: &str) -> Object {
-    body(request, run, status, Vec::new(), json!({ "nsbridge": { "seed": run.seed } }))
+pub(super) fn created(request: &ResponsesRequest, log: &ReplyLog, status: &str) -> Object {
+    body(request, log, status, Vec::new(), json!({ "nsbridge": { "seed": log.seed } }))
 }
 
 /// Returns the object of a response.
-pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Object {
+pub(super) fn shown(request: &ResponsesRequest, log: &ReplyLog, reply: &Reply) -> Object {
     let usage = |summary: &Summary| usage(&summary.usage, reply.output.reasoning_tokens);
     let (status, mut more) = match &reply.ending {
         None if reply.begun => ("in_progress", json!({})),
@@ -243,9 +243,9 @@ pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Obj
             ("failed", json!({ "error": { "code": code, "message": error.message() } }))
         }
     };
-    more["nsbridge"] = extension(run, reply.ending.as_ref());
+    more["nsbridge"] = extension(log, reply.ending.as_ref());
     let open = if status == "in_progress" { "in_progress" } else { "incomplete" };
-    body(request, run, status, reply.output.items(open), more)
+    body(request, log, status, reply.output.items(open), more)
 }
 
 /// Returns the reason why a reply with this end is incomplete; `None` for a complete one.
@@ -259,20 +259,20 @@ pub(super) fn incomplete(reason: FinishReason) -> Option<&'static str> {
 
 fn body(
     request: &ResponsesRequest,
-    run: &Run,
+    log: &ReplyLog,
     status: &str,
     output: Vec<Value>,
     mut more: Value,
 ) -> Object {
     let mut head = Map::new();
-    head.insert("id".into(), super::id(run.id).into());
+    head.insert("id".into(), super::id(log.id).into());
     head.insert("object".into(), "response".into());
-    head.insert("created_at".into(), ids::seconds(run.created_at).into());
+    head.insert("created_at".into(), ids::seconds(log.created_at).into());
     head.insert("status".into(), status.into());
     head.insert("error".into(), Value::Null);
     head.insert("incomplete_details".into(), Value::Null);
     let mut tail = Map::new();
-    tail.insert("service_tier".into(), run.class.tier().into());
+    tail.insert("service_tier".into(), log.class.tier().into());
     tail.insert("output".into(), output.into());
     tail.insert("usage".into(), Value::Null);
     let mut body = Object { head, echo: request.echo.clone(), tail };
@@ -282,8 +282,8 @@ fn body(
 
 /// Returns the fields of a response that OpenAI's interface lacks and that its last event has. They
 /// depend on the request and the end alone, like the rest of the event.
-fn extension(run: &Run, ending: Option<&Ending>) -> Value {
-    let mut fields = json!({ "seed": run.seed });
+fn extension(log: &ReplyLog, ending: Option<&Ending>) -> Value {
+    let mut fields = json!({ "seed": log.seed });
     match ending {
         Some(Ending::Done(summary)) => {
             fields["drafted_tokens"] = summary.usage.drafted_tokens.into();
@@ -296,13 +296,13 @@ fn extension(run: &Run, ending: Option<&Ending>) -> Value {
 }
 
 /// Returns the object of a response, with what this gateway knows of its workers.
-pub(super) fn described(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Object {
-    let mut response = shown(request, run, reply);
-    let mut fields = extension(run, reply.ending.as_ref());
-    fields["system_fingerprint"] = run.revision().map(|it| it.as_str().to_owned()).into();
-    fields["worker_fingerprint"] = run.pieces().1.map(|print| print.to_string()).into();
-    fields["attempts"] = run.attempts().into();
-    fields["continued"] = run.continued.into();
+pub(super) fn described(request: &ResponsesRequest, log: &ReplyLog, reply: &Reply) -> Object {
+    let mut response = shown(request, log, reply);
+    let mut fields = extension(log, reply.ending.as_ref());
+    fields["system_fingerprint"] = log.revision().map(|it| it.as_str().to_owned()).into();
+    fields["worker_fingerprint"] = log.pieces().1.map(|print| print.to_string()).into();
+    fields["attempts"] = log.attempts().into();
+    fields["continued"] = log.continued.into();
     response.tail.insert("nsbridge".into(), fields);
     response
 }

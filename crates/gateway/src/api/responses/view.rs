@@ -10,19 +10,19 @@ use super::echo::Object;
 use super::object::{Item, Kind, Output, Reply, Step, created, incomplete, shown};
 use super::request::ResponsesRequest;
 use crate::api::sse::{Events, View, padding};
-use crate::replies::run::{Ending, Run};
+use crate::replies::reply_log::{Ending, ReplyLog};
 
 /// Events of a response.
 pub(crate) struct ResponseView {
     request: ResponsesRequest,
-    run: Arc<Run>,
+    log: Arc<ReplyLog>,
     output: Option<Output>,
 }
 
 impl ResponseView {
-    pub(crate) fn new(request: ResponsesRequest, run: &Arc<Run>) -> Self {
-        let output = Some(Output::new(&request, run));
-        Self { request, run: run.clone(), output }
+    pub(crate) fn new(request: ResponsesRequest, log: &Arc<ReplyLog>) -> Self {
+        let output = Some(Output::new(&request, log));
+        Self { request, log: log.clone(), output }
     }
 }
 
@@ -31,9 +31,9 @@ impl View for ResponseView {
 
     fn begin(&mut self, events: &mut Events) {
         let status = if self.request.background { "queued" } else { "in_progress" };
-        let response = created(&self.request, &self.run, status);
+        let response = created(&self.request, &self.log, status);
         tell_state(events, "response.created", &response);
-        let response = created(&self.request, &self.run, "in_progress");
+        let response = created(&self.request, &self.log, "in_progress");
         tell_state(events, "response.in_progress", &response);
     }
 
@@ -61,7 +61,7 @@ impl View for ResponseView {
             Ending::Failed(_) => "response.failed",
         };
         let reply = Reply::ended(output, ending.clone());
-        let response = shown(&self.request, &self.run, &reply);
+        let response = shown(&self.request, &self.log, &reply);
         tell_state(events, name, &response);
     }
 }

@@ -85,7 +85,7 @@ pub enum AccessError {
         source: std::io::Error,
     },
     /// File that another command changes now.
-    #[error("another command changes the API keys: wait, or remove {} if none runs", path.display())]
+    #[error("another command changes the API keys: wait, or remove {} if none replies", path.display())]
     Busy {
         /// Path of the other command's temporary file.
         path: PathBuf,

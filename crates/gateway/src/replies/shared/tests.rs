@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::{Shared, SharedError};
 use crate::replies::reply_end::tests::{assert_same, ends};
-use crate::replies::run::{Ending, RawPiece};
+use crate::replies::reply_log::{Ending, RawPiece};
 use crate::replies::store::{Record, tests as stored};
 
 async fn open(dir: &TempDir, key: u8) -> Result<Arc<Shared>, SharedError> {

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::{CHUNK, Kind, Record, Store, StoreError};
 use crate::callers::class::Class;
 use crate::replies::reply_end::tests::{assert_same, ends};
-use crate::replies::run::{Change, Ending, RawPiece};
+use crate::replies::reply_log::{Change, Ending, RawPiece};
 use crate::text::error::ApiError;
 
 const KEEP: Duration = Duration::from_secs(60);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::request::tests::parse;
 use super::{Block, Blocks, MessageView, whole};
 use crate::api::sse::{Events, View};
-use crate::replies::run::Ending;
+use crate::replies::reply_log::Ending;
 use crate::text::error::ApiError;
 use crate::text::output::Delta;
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Client, Entry, Runs};
+use super::{Entry, Replies, RequestContext};
 use crate::callers::access::Caller;
 use crate::text::error::Result;
 
-impl Runs {
+impl Replies {
     /// Returns the reply that a retry with this hash repeats.
     pub(super) async fn joined(self: &Arc<Self>, join: &[u8; 32]) -> Result<Option<Arc<Entry>>> {
         let own = self.known.lock().joined(join);
@@ -21,7 +21,7 @@ impl Runs {
         &self,
         kind: &str,
         caller: &Caller,
-        client: &Client,
+        context: &RequestContext,
         body: &[u8],
     ) -> ([u8; 32], [u8; 32]) {
         let content = *blake3::keyed_hash(&self.hash_key, body).as_bytes();
@@ -30,7 +30,7 @@ impl Runs {
         let parts: [&[u8]; 3] = [
             caller.as_bytes(),
             kind.as_bytes(),
-            match &client.idempotency_key {
+            match &context.idempotency_key {
                 Some(key) => key.as_bytes(),
                 None => &content,
             },

@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use nsbridge_protocol::{RequestId, Uuid};
 
-use super::{Ask, Client, Entry, Runs, SEED_BITS};
+use super::{Ask, Entry, Replies, RequestContext, SEED_BITS};
 use crate::callers::access::Caller;
-use crate::replies::run::{Ending, Reader, Run};
+use crate::replies::reply_log::{Ending, Reader, ReplyLog};
 use crate::replies::store::Record;
 use crate::text::error::Result;
 
@@ -34,7 +34,7 @@ struct Derived {
     seed: u64,
 }
 
-impl Runs {
+impl Replies {
     /// Starts the reply to a line, or finds the one that the line has. Id and seed follow from the
     /// name of the line, so a reply of another process is found again, and a reply of which nothing
     /// was kept has equal text.
@@ -43,18 +43,18 @@ impl Runs {
         kind: &str,
         ask: Ask,
         caller: &Caller,
-        client: &Client,
+        context: &RequestContext,
         line: &Line,
         body: &[u8],
-    ) -> Result<(Arc<Run>, Reader)> {
+    ) -> Result<(Arc<ReplyLog>, Reader)> {
         let now = SystemTime::now();
         let mut tries = 0;
         let derived = loop {
             let derived = self.derived(kind, line, tries);
             self.known.lock().lines.entry(line.name.clone()).or_default().insert(derived.id);
             let Some(entry) = self.kept(derived.id).await else { break derived };
-            match entry.run.ending() {
-                Some(Ending::Done(_)) => return Ok((entry.run.clone(), entry.run.reader())),
+            match entry.log.ending() {
+                Some(Ending::Done(_)) => return Ok((entry.log.clone(), entry.log.reader())),
                 // Workers do not run a request after its deadline: the next try is a new request.
                 _ if entry.record.expires_at <= now => tries += 1,
                 _ => return self.join(&entry, caller, ask.tokens).await,
@@ -70,7 +70,7 @@ impl Runs {
         let record = Record { id: derived.id, expires_at, of_batch: true, ..record };
         self.admit(&record)?;
         let (Ok(entry) | Err(entry)) = self.add(record, false);
-        self.begin(&entry, reservation, client.trace).await
+        self.begin(&entry, reservation, context.trace).await
     }
 
     /// Forgets the replies to a line. Those in progress are canceled.
@@ -99,8 +99,8 @@ impl Runs {
         if known.is_some() {
             return known;
         }
-        let runs = self.clone();
-        let load = move || runs.store.as_ref().and_then(|store| runs.load(store, id));
+        let replies = self.clone();
+        let load = move || replies.store.as_ref().and_then(|store| replies.load(store, id));
         tokio::task::spawn_blocking(load).await.ok().flatten()
     }
 

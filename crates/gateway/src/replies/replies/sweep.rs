@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Entry, Runs};
+use super::{Entry, Replies};
 
 /// Maximum number of replies that are kept in memory after their end.
 const MOST_ENDED: usize = 10_000;
@@ -22,12 +22,12 @@ const MOST_ENDED_BYTES: usize = 32 << 20;
 /// Time for which refused requests are remembered. Clients wait at most 120 s before a retry.
 const REFUSED: Duration = Duration::from_secs(180);
 
-impl Runs {
+impl Replies {
     /// Forgets a reply. One in progress is canceled. The future ends when the stores have it no
     /// longer, which happens without it as well; its result is false if a store keeps the reply.
     pub(crate) fn remove(&self, entry: &Entry) -> impl Future<Output = bool> + use<> {
         entry.removed.store(true, Ordering::SeqCst);
-        entry.run.cancel();
+        entry.log.cancel();
         self.known.lock().remove(entry);
         let own = self.store.as_ref().map(|store| store.remove(entry.record.id));
         let shared = self.shared.as_ref();
@@ -70,7 +70,7 @@ impl Runs {
         known.added = 0;
         let (mut bytes, mut ended, mut tenants) = (0, Vec::new(), HashMap::new());
         for entry in known.entries.values() {
-            let size = entry.bytes + entry.run.bytes();
+            let size = entry.bytes + entry.log.bytes();
             bytes += size;
             if let Some(at) = *entry.ended.lock() {
                 ended.push((at, size, entry.clone()));

@@ -68,13 +68,13 @@ pub(crate) enum Ending {
 
 /// Reply in progress, or one that ended recently.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct ReplyLog {
     pub(crate) id: RequestId,
     pub(crate) created_at: SystemTime,
     pub(crate) seed: u64,
     /// Number of times that a gateway continued the reply.
     pub(crate) continued: u16,
-    log: Mutex<Log>,
+    state: Mutex<LogState>,
     /// Number of changes of the log.
     changes: watch::Sender<u64>,
     /// Number of connections that read the reply.
@@ -89,7 +89,7 @@ pub(crate) struct Run {
 }
 
 #[derive(Default)]
-struct Log {
+struct LogState {
     pieces: Vec<Arc<RawPiece>>,
     /// Number of the pieces that an earlier computation had.
     restored: usize,
@@ -108,7 +108,7 @@ struct Log {
     ending: Option<Ending>,
 }
 
-impl Log {
+impl LogState {
     /// Withdraws the pieces from this number on.
     fn truncate(&mut self, kept: usize) {
         let withdrawn = self.pieces.drain(kept.min(self.pieces.len())..);
@@ -117,14 +117,14 @@ impl Log {
     }
 }
 
-impl fmt::Debug for Log {
+impl fmt::Debug for LogState {
     /// Omits the text of the reply.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log").field("pieces", &self.pieces.len()).finish_non_exhaustive()
+        f.debug_struct("LogState").field("pieces", &self.pieces.len()).finish_non_exhaustive()
     }
 }
 
-impl Run {
+impl ReplyLog {
     pub(crate) fn new(
         id: RequestId,
         created_at: SystemTime,
@@ -137,7 +137,7 @@ impl Run {
             class,
             seed: 0,
             continued: 0,
-            log: Mutex::default(),
+            state: Mutex::default(),
             changes: watch::Sender::new(0),
             readers: AtomicUsize::new(0),
             background,
@@ -159,10 +159,11 @@ impl Run {
         fingerprint: Option<Fingerprint>,
         ending: Option<Ending>,
     ) {
-        let mut log = self.log.lock();
-        (log.restored, log.bytes) = (pieces.len(), pieces.iter().map(|piece| piece.bytes()).sum());
-        log.attempts = u32::from(!pieces.is_empty());
-        (log.pieces, log.fingerprint, log.ending) = (pieces, fingerprint, ending);
+        let mut state = self.state.lock();
+        (state.restored, state.bytes) =
+            (pieces.len(), pieces.iter().map(|piece| piece.bytes()).sum());
+        state.attempts = u32::from(!pieces.is_empty());
+        (state.pieces, state.fingerprint, state.ending) = (pieces, fingerprint, ending);
     }
 
     /// Reads a reply to its end. `told` is called after each change, with the new pieces.
@@ -182,29 +183,29 @@ impl Run {
                     let piece = Arc::new(piece);
                     let (fingerprint, attempt) = (reply.fingerprint(), reply.attempt());
                     let at = {
-                        let mut log = self.log.lock();
+                        let mut state = self.state.lock();
                         // Pieces that are not there cannot be compared, but their worker can.
-                        let known = log.fingerprint.filter(|_| log.pieces.is_empty());
-                        log.foreign |= known.is_some_and(|known| Some(known) != fingerprint);
-                        log.fingerprint = fingerprint;
-                        if log.attempt != attempt {
-                            log.attempt = attempt;
-                            log.attempts += 1;
+                        let known = state.fingerprint.filter(|_| state.pieces.is_empty());
+                        state.foreign |= known.is_some_and(|known| Some(known) != fingerprint);
+                        state.fingerprint = fingerprint;
+                        if state.attempt != attempt {
+                            state.attempt = attempt;
+                            state.attempts += 1;
                         }
-                        if log.revision.is_none() {
-                            log.revision = reply.revision();
+                        if state.revision.is_none() {
+                            state.revision = reply.revision();
                         }
-                        log.bytes += piece.bytes();
-                        log.pieces.push(piece.clone());
-                        log.pieces.len() - 1
+                        state.bytes += piece.bytes();
+                        state.pieces.push(piece.clone());
+                        state.pieces.len() - 1
                     };
                     told(Change::Piece { at, piece: &piece, fingerprint });
                 }
                 Some(Ok(Event::Restarted { kept })) => {
-                    let mut log = self.log.lock();
-                    log.truncate(kept);
-                    log.restarts += 1;
-                    drop(log);
+                    let mut state = self.state.lock();
+                    state.truncate(kept);
+                    state.restarts += 1;
+                    drop(state);
                     told(Change::Restarted { kept });
                 }
                 Some(Ok(Event::Done(summary))) => break Ending::Done(summary),
@@ -224,7 +225,7 @@ impl Run {
 
     /// Ends a reply that could not be submitted, or that has ended.
     pub(crate) fn end(&self, ending: &Ending, told: impl Fn(Change<'_>)) {
-        self.log.lock().ending.get_or_insert(ending.clone());
+        self.state.lock().ending.get_or_insert(ending.clone());
         told(Change::Ended(ending));
         self.notify();
     }
@@ -258,48 +259,48 @@ impl Run {
     }
 
     pub(crate) fn ending(&self) -> Option<Ending> {
-        self.log.lock().ending.clone()
+        self.state.lock().ending.clone()
     }
 
     /// Returns true if the reply has failed, false if it is done, and `None` in progress.
     pub(crate) fn has_failed(&self) -> Option<bool> {
-        self.log.lock().ending.as_ref().map(|ending| matches!(ending, Ending::Failed(_)))
+        self.state.lock().ending.as_ref().map(|ending| matches!(ending, Ending::Failed(_)))
     }
 
     pub(crate) fn revision(&self) -> Option<Revision> {
-        self.log.lock().revision.clone()
+        self.state.lock().revision.clone()
     }
 
     /// Returns the number of attempts that produced the pieces.
     pub(crate) fn attempts(&self) -> u32 {
-        self.log.lock().attempts
+        self.state.lock().attempts
     }
 
     /// Returns the pieces so far, and the fingerprint of the last one's worker.
     pub(crate) fn pieces(&self) -> (Vec<Arc<RawPiece>>, Option<Fingerprint>) {
-        let log = self.log.lock();
-        (log.pieces.clone(), log.fingerprint)
+        let state = self.state.lock();
+        (state.pieces.clone(), state.fingerprint)
     }
 
     /// Returns the number of tokens that this process has received. Those of an echoed prompt do not
     /// count.
     pub(crate) fn received(&self) -> u64 {
-        let log = self.log.lock();
-        let new = log.pieces.get(log.restored..).unwrap_or_default();
+        let state = self.state.lock();
+        let new = state.pieces.get(state.restored..).unwrap_or_default();
         new.iter().filter(|piece| !piece.piece.prompt).count() as u64
     }
 
     /// Returns the size of the pieces in memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.log.lock().bytes
+        self.state.lock().bytes
     }
 
     /// Returns a reader of the whole reply. A run that is not in the background is canceled when its
     /// last reader is dropped.
     pub(crate) fn reader(self: &Arc<Self>) -> Reader {
         self.readers.fetch_add(1, Ordering::SeqCst);
-        let restarts = self.log.lock().restarts;
-        Reader { changes: self.changes.subscribe(), run: self.clone(), at: 0, restarts }
+        let restarts = self.state.lock().restarts;
+        Reader { changes: self.changes.subscribe(), log: self.clone(), at: 0, restarts }
     }
 }
 
@@ -313,7 +314,7 @@ pub(crate) enum Change<'a> {
 /// Position of a connection in a reply.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    run: Arc<Run>,
+    log: Arc<ReplyLog>,
     changes: watch::Receiver<u64>,
     at: usize,
     restarts: u32,
@@ -348,14 +349,14 @@ impl Reader {
     }
 
     fn take(&mut self) -> Option<Part> {
-        let log = self.run.log.lock();
-        let restarted = log.restarts != self.restarts && self.at > 0;
-        self.restarts = log.restarts;
-        let unread = log.pieces.get(self.at..).unwrap_or_default();
+        let state = self.log.state.lock();
+        let restarted = state.restarts != self.restarts && self.at > 0;
+        self.restarts = state.restarts;
+        let unread = state.pieces.get(self.at..).unwrap_or_default();
         let pieces = unread[..unread.len().min(MOST_PIECES)].to_vec();
         self.at += pieces.len();
-        let ending = log.ending.clone().filter(|_| pieces.len() == unread.len());
-        let foreign = log.foreign;
+        let ending = state.ending.clone().filter(|_| pieces.len() == unread.len());
+        let foreign = state.foreign;
         let part = Part { pieces, restarted, foreign, ending };
         (part.restarted || !part.pieces.is_empty() || part.ending.is_some()).then_some(part)
     }
@@ -371,7 +372,7 @@ impl Reader {
         loop {
             match self.next().await.ending {
                 None => {}
-                Some(Ending::Done(summary)) => return Ok((self.run.pieces().0, summary)),
+                Some(Ending::Done(summary)) => return Ok((self.log.pieces().0, summary)),
                 Some(Ending::Failed(error)) => return Err(error),
             }
         }
@@ -385,9 +386,9 @@ fn draining() -> ApiError {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let last = self.run.readers.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && !self.run.background && self.run.ending().is_none() {
-            self.run.cancel();
+        let last = self.log.readers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && !self.log.background && self.log.ending().is_none() {
+            self.log.cancel();
         }
     }
 }
@@ -399,16 +400,16 @@ mod tests {
 
     use nsbridge_protocol::{RequestId, Uuid};
 
-    use super::{Class, Ending, MOST_PIECES, RawPiece, Run, draining};
+    use super::{Class, Ending, MOST_PIECES, RawPiece, ReplyLog, draining};
 
     #[tokio::test]
     async fn a_reader_that_comes_late_gets_the_pieces_in_parts_and_the_end_with_the_last() {
         let id = RequestId(Uuid::from_u128(1));
-        let run = Arc::new(Run::new(id, SystemTime::now(), true, Class::default()));
+        let log = Arc::new(ReplyLog::new(id, SystemTime::now(), true, Class::default()));
         let piece = |token| serde_json::from_str(&format!(r#"{{"token":{token},"text":""}}"#));
         let pieces: Vec<Arc<RawPiece>> = (0..1000).map(|n| Arc::new(piece(n).unwrap())).collect();
-        run.restore(pieces, None, Some(Ending::Failed(draining())));
-        let (mut reader, mut tokens) = (run.reader(), Vec::new());
+        log.restore(pieces, None, Some(Ending::Failed(draining())));
+        let (mut reader, mut tokens) = (log.reader(), Vec::new());
         loop {
             let part = reader.next().await;
             assert!(part.pieces.len() <= MOST_PIECES, "{}", part.pieces.len());
@@ -423,19 +424,19 @@ mod tests {
     #[test]
     fn what_a_worker_withdraws_neither_takes_memory_nor_counts_as_restored() {
         let id = RequestId(Uuid::from_u128(1));
-        let run = Run::new(id, SystemTime::now(), false, Class::default());
+        let log = ReplyLog::new(id, SystemTime::now(), false, Class::default());
         let piece = || -> Arc<RawPiece> {
             Arc::new(serde_json::from_str(r#"{"token": 1, "text": "a"}"#).unwrap())
         };
-        run.restore(vec![piece(), piece(), piece()], None, None);
-        let three = run.bytes();
-        assert_eq!(run.received(), 0);
-        run.log.lock().truncate(1);
-        assert_eq!((run.received(), run.bytes() * 3), (0, three));
+        log.restore(vec![piece(), piece(), piece()], None, None);
+        let three = log.bytes();
+        assert_eq!(log.received(), 0);
+        log.state.lock().truncate(1);
+        assert_eq!((log.received(), log.bytes() * 3), (0, three));
         // The next worker computes the second piece again.
-        run.log.lock().pieces.push(piece());
-        assert_eq!(run.received(), 1);
-        run.log.lock().truncate(9);
-        assert_eq!(run.received(), 1);
+        log.state.lock().pieces.push(piece());
+        assert_eq!(log.received(), 1);
+        log.state.lock().truncate(9);
+        assert_eq!(log.received(), 1);
     }
 }

@@ -9,13 +9,13 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::settle::{self, end, settle};
-use super::{Entry, Runs, replicas};
+use super::{Entry, Replies, replicas};
 use crate::callers::access::Reservation;
-use crate::replies::run::{Change, Ending, RawPiece};
+use crate::replies::reply_log::{Change, Ending, RawPiece};
 use crate::replies::store::Record;
 use crate::text::error::{ApiError, Result};
 
-impl Runs {
+impl Replies {
     /// Submits the request of an entry, and reads its reply, in a task: a client that leaves in the
     /// meantime does not leave a half of it behind. Returns when the broker has the request.
     pub(super) async fn submit(
@@ -26,13 +26,13 @@ impl Runs {
         patience: Option<Duration>,
     ) -> Result<()> {
         let (told, submitted) = oneshot::channel();
-        let (runs, entry) = (self.clone(), entry.clone());
+        let (replies, entry) = (self.clone(), entry.clone());
         self.driving.spawn(async move {
             let (began, meter) =
-                (Instant::now(), runs.metrics.reply(&entry.record.kind, &entry.record.model));
+                (Instant::now(), replies.metrics.reply(&entry.record.kind, &entry.record.model));
             let published = tokio::select! {
-                published = runs.publish(&entry, trace, patience) => published,
-                () = entry.run.cancelled() => Err(ApiError::cancelled()),
+                published = replies.publish(&entry, trace, patience) => published,
+                () = entry.log.cancelled() => Err(ApiError::cancelled()),
             };
             let tokens = match published {
                 Ok(reply) => {
@@ -41,24 +41,24 @@ impl Runs {
                     let note = |change: Change<'_>| {
                         match &change {
                             Change::Piece { .. } => meter.piece(),
-                            Change::Restarted { .. } => runs.metrics.restarted(),
+                            Change::Restarted { .. } => replies.metrics.restarted(),
                             Change::Ended(_) => {}
                         }
-                        runs.note(&entry, &change);
+                        replies.note(&entry, &change);
                     };
-                    entry.run.drive(reply, note).await;
+                    entry.log.drive(reply, note).await;
                     let settled = reservation.map(|reservation| settle(&entry, reservation));
-                    settled.inspect(|tokens| runs.metrics.settled(*tokens)).unwrap_or_default()
+                    settled.inspect(|tokens| replies.metrics.settled(*tokens)).unwrap_or_default()
                 }
                 Err(error) => {
-                    runs.end(&entry, &Ending::Failed(error.clone()));
+                    replies.end(&entry, &Ending::Failed(error.clone()));
                     drop(reservation);
                     let _ = told.send(Err(error));
                     0
                 }
             };
             meter.end(end(&entry));
-            settle::told(&entry, &runs.metrics, began.into_std(), tokens);
+            settle::told(&entry, &replies.metrics, began.into_std(), tokens);
         });
         submitted.await.unwrap_or_else(|_| Err(ApiError::internal("the reply was not begun")))
     }
@@ -74,7 +74,7 @@ impl Runs {
         let mut request = Request::new(model.clone(), tenant.clone()).input(input).id(*id);
         request.trace = trace;
         let request = entry.record.class.set(request);
-        let (pieces, fingerprint) = entry.run.pieces();
+        let (pieces, fingerprint) = entry.log.pieces();
         let clients = entry.record.clients;
         let published = async {
             if clients == 0 {
@@ -99,7 +99,7 @@ impl Runs {
     }
 
     pub(super) fn end(&self, entry: &Entry, ending: &Ending) {
-        entry.run.end(ending, |change| self.note(entry, &change));
+        entry.log.end(ending, |change| self.note(entry, &change));
     }
 
     /// Notes a change of a reply in the stores.

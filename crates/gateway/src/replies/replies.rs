@@ -27,7 +27,7 @@ use crate::callers::class::Class;
 use crate::callers::limits;
 use crate::callers::memory::Held;
 use crate::metrics::Metrics;
-use crate::replies::run::{Ending, Reader, Run};
+use crate::replies::reply_log::{Ending, Reader, ReplyLog};
 use crate::replies::shared::Shared;
 use crate::replies::store::{Record, Room, Store};
 use crate::text::error::{ApiError, Result};
@@ -57,7 +57,7 @@ pub(crate) struct Ask {
 
 /// Headers of a request that concern its reply.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Client {
+pub(crate) struct RequestContext {
     pub(crate) trace: Option<TraceParent>,
     /// Header `Idempotency-Key`.
     pub(crate) idempotency_key: Option<String>,
@@ -69,7 +69,7 @@ pub(crate) struct Client {
     pub(crate) memory: Option<Arc<Held>>,
 }
 
-impl Client {
+impl RequestContext {
     /// Takes memory for what is made of the request beyond its body.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ pub(crate) struct Stores {
 }
 
 /// Replies in progress, and those that ended recently.
-pub(crate) struct Runs {
+pub(crate) struct Replies {
     client: nsbridge_client::Client,
     store: Option<Arc<Store>>,
     shared: Option<Arc<Shared>>,
@@ -125,13 +125,13 @@ pub(crate) struct Runs {
     known: Mutex<Known>,
 }
 
-impl fmt::Debug for Runs {
+impl fmt::Debug for Replies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runs").field("entries", &self.known.lock().entries.len()).finish()
+        f.debug_struct("Replies").field("entries", &self.known.lock().entries.len()).finish()
     }
 }
 
-impl Runs {
+impl Replies {
     pub(crate) fn new(
         client: nsbridge_client::Client,
         stores: Stores,
@@ -154,16 +154,16 @@ impl Runs {
         kind: &str,
         ask: Ask,
         caller: &Caller,
-        client: &Client,
+        context: &RequestContext,
         body: &[u8],
-    ) -> Result<(Arc<Run>, Reader)> {
-        if let Some(line) = &client.line {
-            return self.start_line(kind, ask, caller, client, line, body).await;
+    ) -> Result<(Arc<ReplyLog>, Reader)> {
+        if let Some(line) = &context.line {
+            return self.start_line(kind, ask, caller, context, line, body).await;
         }
-        let (join, content) = self.hashes(kind, caller, client, body);
-        let named = client.idempotency_key.is_some();
+        let (join, content) = self.hashes(kind, caller, context, body);
+        let named = context.idempotency_key.is_some();
         // A client tells that it tries again, and not which of its equal requests was refused.
-        let repeats = named || client.retries && !self.known.lock().was_refused(&join);
+        let repeats = named || context.retries && !self.known.lock().was_refused(&join);
         let tokens = ask.tokens;
         let begun = async {
             let repeated = if repeats { self.joined(&join).await? } else { None };
@@ -175,7 +175,7 @@ impl Runs {
             let record = self.record(kind, ask, caller, (join, content), body)?;
             self.admit(&record)?;
             match self.add(record, named) {
-                Ok(entry) => self.begin(&entry, reservation, client.trace).await,
+                Ok(entry) => self.begin(&entry, reservation, context.trace).await,
                 // Another connection began it in the meantime.
                 Err(entry) => {
                     drop(reservation);
@@ -185,7 +185,7 @@ impl Runs {
         };
         let begun = begun.await;
         match &begun {
-            Ok(_) => client.submitted(),
+            Ok(_) => context.submitted(),
             Err(_) if !named => self.known.lock().refuse(join),
             Err(_) => {}
         }
@@ -249,7 +249,7 @@ impl Runs {
         caller: &Caller,
         tokens: u64,
         content: [u8; 32],
-    ) -> Result<(Arc<Run>, Reader)> {
+    ) -> Result<(Arc<ReplyLog>, Reader)> {
         if entry.record.content != content {
             let message = "this Idempotency-Key belongs to a request with another body";
             return Err(ApiError::bad_request(message).coded("idempotency_key_reused"));
@@ -264,8 +264,8 @@ impl Runs {
         entry: &Arc<Entry>,
         reservation: Reservation,
         trace: Option<TraceParent>,
-    ) -> Result<(Arc<Run>, Reader)> {
-        let reader = entry.run.reader();
+    ) -> Result<(Arc<ReplyLog>, Reader)> {
+        let reader = entry.log.reader();
         let kept = self.keep(&entry.record);
         if let Err(error) = self.submit(entry, trace, Some(reservation), Some(PUBLISH)).await {
             if !entry.record.of_batch {
@@ -280,7 +280,7 @@ impl Runs {
             drop(self.remove(entry));
             return Err(error);
         }
-        Ok((entry.run.clone(), reader))
+        Ok((entry.log.clone(), reader))
     }
 
     /// Begins to store a request. The future ends when it is stored as safely as its endpoint
@@ -318,14 +318,14 @@ impl Runs {
         entry: &Arc<Entry>,
         caller: &Caller,
         tokens: u64,
-    ) -> Result<(Arc<Run>, Reader)> {
-        let interrupted = match entry.run.ending() {
-            None => entry.run.is_cancelled(),
+    ) -> Result<(Arc<ReplyLog>, Reader)> {
+        let interrupted = match entry.log.ending() {
+            None => entry.log.is_cancelled(),
             Some(Ending::Done(_)) => false,
             Some(Ending::Failed(_)) => true,
         };
         if !interrupted {
-            return Ok((entry.run.clone(), entry.run.reader()));
+            return Ok((entry.log.clone(), entry.log.reader()));
         }
         let reservation = self.reserve(caller, tokens)?;
         self.go_on(entry, Some(reservation), Some(PUBLISH)).await
@@ -337,13 +337,13 @@ impl Runs {
         entry: &Entry,
         reservation: Option<Reservation>,
         patience: Option<Duration>,
-    ) -> Result<(Arc<Run>, Reader)> {
+    ) -> Result<(Arc<ReplyLog>, Reader)> {
         let (entry, new) = self.revive(entry);
-        let reader = entry.run.reader();
+        let reader = entry.log.reader();
         if new {
             self.submit(&entry, None, reservation, patience).await?;
         }
-        Ok((entry.run.clone(), reader))
+        Ok((entry.log.clone(), reader))
     }
 
     /// Replaces an interrupted reply by one that continues it. Returns `false` with the one that
@@ -353,10 +353,10 @@ impl Runs {
         if let Some(other) = known.entries.get(&entry.record.id).filter(|other| other.is_live()) {
             return (other.clone(), false);
         }
-        let (pieces, fingerprint) = entry.run.pieces();
+        let (pieces, fingerprint) = entry.log.pieces();
         let clients = entry.record.clients.saturating_add(1);
         let revived = Entry::new(Record { clients, ..entry.record.clone() }, false);
-        revived.run.restore(pieces, fingerprint, None);
+        revived.log.restore(pieces, fingerprint, None);
         *revived.marked.lock() = fingerprint;
         known.insert(&revived);
         (revived, true)
@@ -411,9 +411,9 @@ impl Runs {
     /// Reads a reply that is only in the store.
     fn load(&self, store: &Store, id: RequestId) -> Option<Arc<Entry>> {
         let entry = Entry::restored(store.get(id)?, false);
-        if entry.run.ending().is_none() {
+        if entry.log.ending().is_none() {
             // No task reads it.
-            entry.run.cancel();
+            entry.log.cancel();
         }
         let mut known = self.known.lock();
         // Another connection may have read it, and continued it, in the meantime.
@@ -434,9 +434,9 @@ impl Runs {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         caller: &Caller,
-    ) -> Result<(Arc<Run>, Reader)> {
-        let interrupted = match entry.run.ending() {
-            None => entry.run.is_cancelled(),
+    ) -> Result<(Arc<ReplyLog>, Reader)> {
+        let interrupted = match entry.log.ending() {
+            None => entry.log.is_cancelled(),
             Some(Ending::Done(_)) => false,
             Some(Ending::Failed(error)) => error.code() == "cancelled" && !entry.record.background,
         };
@@ -445,7 +445,7 @@ impl Runs {
             let reservation = self.reserve(caller, entry.record.tokens)?;
             return self.go_on(entry, Some(reservation), Some(PUBLISH)).await;
         }
-        Ok((entry.run.clone(), entry.run.reader()))
+        Ok((entry.log.clone(), entry.log.reader()))
     }
 
     /// Continues the replies that the last process left without an end.
@@ -454,7 +454,7 @@ impl Runs {
         let (mut count, now) = (0, SystemTime::now());
         for id in store.open_replies() {
             let Some(entry) = self.load(store, id) else { continue };
-            if entry.run.ending().is_some() || self.ended_elsewhere(&entry).await {
+            if entry.log.ending().is_some() || self.ended_elsewhere(&entry).await {
                 continue;
             }
             if entry.record.expires_at <= now {
@@ -468,10 +468,10 @@ impl Runs {
                 continue;
             }
             count += 1;
-            let runs = self.clone();
+            let replies = self.clone();
             // The gateway serves in the meantime: the broker may be away.
             self.driving.spawn(async move {
-                if let Err(error) = runs.go_on(&entry, None, None).await {
+                if let Err(error) = replies.go_on(&entry, None, None).await {
                     tracing::warn!(%error, "a reply cannot be continued");
                 }
             });

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::Entry;
 use crate::callers::access::Reservation;
 use crate::metrics::{End, Metrics};
-use crate::replies::run::Ending;
+use crate::replies::reply_log::Ending;
 
 /// Part of a prompt's tokens that a request costs which its worker refused: the worker has only
 /// tokenized the prompt.
@@ -20,8 +20,8 @@ pub(super) fn settle(entry: &Entry, reservation: Reservation) -> u64 {
 
 /// Returns the tokens of a reply: those that its worker counted, else an estimate.
 fn cost(entry: &Entry) -> u64 {
-    let (prompt, received) = (entry.record.prompt_tokens(), entry.run.received());
-    match entry.run.ending() {
+    let (prompt, received) = (entry.record.prompt_tokens(), entry.log.received());
+    match entry.log.ending() {
         Some(Ending::Done(summary)) => {
             match summary.usage.input_tokens + summary.usage.output_tokens {
                 // The handler does not count.
@@ -30,7 +30,7 @@ fn cost(entry: &Entry) -> u64 {
             }
         }
         // A reply that was given up may have been computed from the first token of the prompt on.
-        Some(Ending::Failed(_)) if entry.run.is_cancelled() || received > 0 => prompt + received,
+        Some(Ending::Failed(_)) if entry.log.is_cancelled() || received > 0 => prompt + received,
         Some(Ending::Failed(error)) if error.status().is_client_error() => {
             prompt.div_ceil(TOKENIZED)
         }
@@ -41,9 +41,9 @@ fn cost(entry: &Entry) -> u64 {
 
 /// Returns the end of a reply for the metrics.
 pub(super) fn end(entry: &Entry) -> End {
-    match entry.run.ending() {
+    match entry.log.ending() {
         Some(Ending::Done(summary)) => End::Done(summary.usage),
-        Some(Ending::Failed(_)) if entry.run.is_cancelled() => End::Cancelled,
+        Some(Ending::Failed(_)) if entry.log.is_cancelled() => End::Cancelled,
         Some(Ending::Failed(_)) | None => End::Failed,
     }
 }
@@ -52,16 +52,16 @@ pub(super) fn end(entry: &Entry) -> End {
 /// or model.
 pub(super) fn told(entry: &Entry, metrics: &Metrics, began: Instant, tokens: u64) {
     let record = &entry.record;
-    let (end, code) = match entry.run.ending() {
+    let (end, code) = match entry.log.ending() {
         Some(Ending::Done(_)) => ("done", String::new()),
-        Some(Ending::Failed(_)) if entry.run.is_cancelled() => ("cancelled", String::new()),
+        Some(Ending::Failed(_)) if entry.log.is_cancelled() => ("cancelled", String::new()),
         Some(Ending::Failed(error)) => ("failed", error.code().to_owned()),
         None => ("failed", String::new()),
     };
     if !code.is_empty() {
         metrics.failed(&code);
     }
-    let (pieces, ms) = (entry.run.received(), began.elapsed().as_millis());
+    let (pieces, ms) = (entry.log.received(), began.elapsed().as_millis());
     tracing::info!(
         reply = %record.id, model = %record.model, key = record.key, endpoint = record.kind, end,
         code, pieces, tokens, ms = %ms, "a reply ended"

@@ -8,8 +8,8 @@ use nsbridge_protocol::RequestId;
 use nsbridge_store::StoreError;
 use tokio::time::{Instant, interval, timeout};
 
-use super::{Entry, Runs};
-use crate::replies::run::{Change, Ending};
+use super::{Entry, Replies};
+use crate::replies::reply_log::{Change, Ending};
 use crate::replies::shared::Shared;
 use crate::text::error::{ApiError, Result};
 
@@ -27,7 +27,7 @@ const LAST_WRITES: Duration = Duration::from_secs(10);
 
 /// Shares a change of a reply.
 pub(super) fn note(shared: &Arc<Shared>, entry: &Entry, change: &Change<'_>) {
-    let (run, id) = (&entry.run, entry.record.id);
+    let (log, id) = (&entry.log, entry.record.id);
     match change {
         Change::Piece { fingerprint: Some(fingerprint), .. } => {
             let mut marked = entry.marked.lock();
@@ -37,12 +37,12 @@ pub(super) fn note(shared: &Arc<Shared>, entry: &Entry, change: &Change<'_>) {
             }
         }
         Change::Piece { .. } | Change::Restarted { .. } => {}
-        Change::Ended(_) if entry.is_interrupted_by(change) => shared.give_up(id, run.pieces()),
-        Change::Ended(ending) => shared.end(id, run.pieces(), ending),
+        Change::Ended(_) if entry.is_interrupted_by(change) => shared.give_up(id, log.pieces()),
+        Change::Ended(ending) => shared.end(id, log.pieces(), ending),
     }
 }
 
-impl Runs {
+impl Replies {
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
@@ -59,10 +59,10 @@ impl Runs {
             self.known.lock().insert(&entry);
         } else if entry.record.expires_at <= SystemTime::now() {
             let late = ApiError::timeout("the reply was not complete at its deadline");
-            entry.run.end(&Ending::Failed(late), |_| ());
+            entry.log.end(&Ending::Failed(late), |_| ());
         } else {
             // Nothing in this process reads it.
-            entry.run.cancel();
+            entry.log.cancel();
             *entry.owner.lock() = Some(found.owner);
         }
         Ok(Some(entry))
@@ -87,7 +87,7 @@ impl Runs {
     pub(super) async fn take_over_lost(self: &Arc<Self>, entry: Arc<Entry>) -> Result<Arc<Entry>> {
         let owner = entry.owner.lock().clone();
         let (Some(shared), Some(owner)) = (&self.shared, owner) else { return Ok(entry) };
-        let waits = entry.record.background && entry.run.ending().is_none();
+        let waits = entry.record.background && entry.log.ending().is_none();
         if !waits || shared.is_alive(&owner).await.map_err(|error| away(&error))? {
             return Ok(entry);
         }
@@ -119,16 +119,16 @@ impl Runs {
     ///
     /// Returns an error if the other replicas cannot be told.
     pub(crate) async fn stop(&self, entry: &Arc<Entry>) -> Result<()> {
-        if entry.run.ending().is_some() {
+        if entry.log.ending().is_some() {
             return Ok(());
         }
         if let Some(shared) = &self.shared {
             shared.cancel(entry.record.id).await.map_err(|error| away(&error))?;
         }
         if entry.is_live() {
-            entry.run.cancel();
+            entry.log.cancel();
             // The end comes from the task that reads the reply.
-            let _ = entry.run.reader().whole().await;
+            let _ = entry.log.reader().whole().await;
         } else {
             self.end(entry, &Ending::Failed(ApiError::cancelled()));
             self.known.lock().insert(entry);
@@ -167,7 +167,7 @@ impl Runs {
         match shared.cancels().await {
             Ok(canceled) => {
                 let canceled = |entry: &&Arc<Entry>| canceled.contains(&entry.record.id);
-                mine.iter().filter(canceled).for_each(|entry| entry.run.cancel());
+                mine.iter().filter(canceled).for_each(|entry| entry.log.cancel());
             }
             Err(error) => {
                 let error = chain(&error);
@@ -183,7 +183,7 @@ impl Runs {
         {
             let known = self.known.lock();
             let live = known.entries.values().filter(|entry| entry.is_live());
-            live.for_each(|entry| entry.run.release());
+            live.for_each(|entry| entry.log.release());
         }
         self.driving.close();
         let last = async {

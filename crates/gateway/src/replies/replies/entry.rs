@@ -10,7 +10,7 @@ use nsbridge_protocol::{Fingerprint, RequestId, Tenant};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::replies::run::{Change, Ending, Run};
+use crate::replies::reply_log::{Change, Ending, ReplyLog};
 use crate::replies::store::{Kept, Record};
 
 /// Replies that a gateway has in memory.
@@ -31,7 +31,7 @@ pub(super) struct Known {
 
 /// Reply with its request.
 pub(crate) struct Entry {
-    pub(crate) run: Arc<Run>,
+    pub(crate) log: Arc<ReplyLog>,
     pub(crate) record: Record,
     /// Size of the record in memory, in bytes.
     pub(super) bytes: usize,
@@ -156,11 +156,11 @@ impl Entry {
     pub(super) fn new(record: Record, elsewhere: bool) -> Arc<Self> {
         let bytes = record.bytes();
         let Record { id, created_at, background, class, .. } = record;
-        let run = Run::new(id, created_at, background, class);
-        let run = Arc::new(run.seeded(record.seed, record.clients));
+        let log = ReplyLog::new(id, created_at, background, class);
+        let log = Arc::new(log.seeded(record.seed, record.clients));
         let (ended, marked, owner) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
         let removed = AtomicBool::new(false);
-        Arc::new(Self { run, record, bytes, elsewhere, owner, removed, ended, marked })
+        Arc::new(Self { log, record, bytes, elsewhere, owner, removed, ended, marked })
     }
 
     /// Returns an entry with what was stored of it.
@@ -169,22 +169,22 @@ impl Entry {
         if kept.ending.is_some() {
             *entry.ended.lock() = Some(Instant::now());
         }
-        entry.run.restore(kept.pieces, kept.fingerprint, kept.ending);
+        entry.log.restore(kept.pieces, kept.fingerprint, kept.ending);
         entry
     }
 
     /// Returns true if a change is the end of a reply that only its connections or this process gave
     /// up.
     pub(super) fn is_interrupted_by(&self, change: &Change<'_>) -> bool {
-        let given_up = self.run.is_released() || self.run.is_cancelled() && !self.record.background;
+        let given_up = self.log.is_released() || self.log.is_cancelled() && !self.record.background;
         given_up && matches!(change, Change::Ended(Ending::Failed(_)))
     }
 
     /// Returns the rank of the reply among those that a retry may repeat.
     fn rank(&self) -> u8 {
-        match self.run.has_failed() {
+        match self.log.has_failed() {
             Some(true) => 0,
-            None if self.run.is_cancelled() => 0,
+            None if self.log.is_cancelled() => 0,
             None => 1,
             Some(false) => 2,
         }
@@ -192,14 +192,14 @@ impl Entry {
 
     /// Returns true if this process computes the reply.
     pub(super) fn is_live(&self) -> bool {
-        !self.elsewhere && self.run.has_failed().is_none() && !self.run.is_cancelled()
+        !self.elsewhere && self.log.has_failed().is_none() && !self.log.is_cancelled()
     }
 }
 
 impl fmt::Debug for Entry {
     /// Omits the request.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry").field("run", &self.run).finish_non_exhaustive()
+        f.debug_struct("Entry").field("log", &self.log).finish_non_exhaustive()
     }
 }
 
