@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{ControlFrame, ReplyHead, ReplyKind, RequestHead};
+use nsbridge_gateway_access::{ApiKeyId, Caller, Limiter, Reservation};
+use nsbridge_gateway_replies::Observer as _;
 use nsbridge_protocol::topology::MAX_TIME_TO_FINISH;
 use nsbridge_protocol::{ControlKind, RequestId};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::callers::access::{ApiKeyId, Caller, Limiter, Reservation};
-use crate::callers::limits;
+use crate::error::{ApiError, Result};
 use crate::metrics::Metrics;
-use crate::text::error::{ApiError, Result};
 
 /// Bytes of a request's frame that count as a token, as for the bodies of other requests.
 const PROMPT_BYTES: u64 = 4;
@@ -146,7 +146,7 @@ impl Accounts {
             prompt += before;
             reservation
         } else {
-            let reservation = limits::reserve(caller, prompt + reply)?;
+            let reservation = caller.limiter.reserve(prompt + reply)?;
             metrics.reserved(prompt + reply);
             reservation
         };
@@ -244,15 +244,15 @@ impl fmt::Debug for Accounts {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accounts, ControlFrame, GRACE, PROMPT_BYTES, REPLY_BYTES, SILENT};
     use std::sync::Arc;
     use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
     use nsbridge_crypto::{Key, ReplySealer, RequestHead, Sealed, seal_control, seal_request};
+    use nsbridge_gateway_access::{Access, Caller, Limiter, Limits};
     use nsbridge_protocol::{AttemptNo, ControlKind, RequestId, Uuid};
     use tokio::time::advance;
 
-    use crate::callers::access::{Access, Caller, Limiter, Limits};
+    use super::{Accounts, ControlFrame, GRACE, PROMPT_BYTES, REPLY_BYTES, SILENT};
     use crate::catalog::Models;
     use crate::metrics::{Metrics, RefusedFiles};
 

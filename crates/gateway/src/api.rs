@@ -12,5 +12,6 @@ pub(crate) mod models;
 pub(crate) mod moderations;
 pub(crate) mod responses;
 pub(crate) mod sampling;
+pub(crate) mod service_tier;
 pub(crate) mod sse;
 pub(crate) mod tokens;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use nsbridge_client::ModelName;
+use nsbridge_gateway_access::Caller;
+use nsbridge_reply_text::{ReasoningTags, ToolFormat};
 use serde::Deserialize;
 
-use crate::callers::access::Caller;
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::Fields;
-use crate::text::output::{ReasoningTags, ToolFormat};
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
 
 /// Tokens that a request without a limit reserves of its caller's tokens per minute.
 const RESERVED_TOKENS: u64 = 1024;
@@ -291,9 +291,10 @@ impl Models {
 
 #[cfg(test)]
 mod tests {
+    use nsbridge_gateway_access::Access;
+
     use super::{Model, Models, Task};
-    use crate::callers::access::Access;
-    use crate::text::fields::Fields;
+    use crate::fields::Fields;
 
     fn judge() -> Model {
         Model { task: Task::Judge, ..Model::default() }

@@ -14,6 +14,10 @@ use nsbridge_base::private_file::{PrivateFile, PrivateFileError};
 use nsbridge_base::{Reload, chain, random};
 use nsbridge_client::{AmqpBroker, Client, KeyProvider};
 use nsbridge_crypto::{Key, Keyring, Reread, WatchedKeyring};
+use nsbridge_gateway_access::{Access, AccessError, Memory};
+use nsbridge_gateway_replies::{
+    BucketStore, DiskStore, Replies, SharedError, StoreError, Stores, Times,
+};
 use nsbridge_queue::Broker;
 use nsbridge_telemetry::{Spans, host_name};
 use tokio::net::TcpListener;
@@ -21,8 +25,7 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::batches;
-use crate::callers::access::{Access, AccessError};
-use crate::callers::memory::Memory;
+use crate::archive::Archive;
 use crate::catalog::Models;
 use crate::config::{AccessConfig, Config, ConfigError, Keys, Server, StoreConfig};
 use crate::gateway::heap::Heap;
@@ -30,10 +33,6 @@ use crate::http::routes::{internal, routes};
 use crate::http::server::{PlainListener, serve};
 use crate::http::tls::{Certificates, TlsError, TlsListener};
 use crate::metrics::{Metrics, RefusedFiles, ReloadedFile};
-use crate::replies::archive::Archive;
-use crate::replies::replies::{Replies, Stores, Times};
-use crate::replies::shared::{Shared, SharedError};
-use crate::replies::store::{Store, StoreError};
 use crate::state::{App, Sealed};
 
 /// Interval at which files are checked for changes, and old replies are forgotten.
@@ -242,8 +241,8 @@ pub(crate) async fn assemble(
         let key = store_key(kept, is_new && kept.shared.is_none())?;
         hash_key = blake3::derive_key("nsbridge/1 gateway retries", &key);
         stores = open_stores(kept, key).await?;
-        if let Some(own) = &stores.own {
-            let read = Archive::open(own.clone(), config.batches);
+        if let Some(disk) = &stores.disk {
+            let read = Archive::open(disk.clone(), config.batches);
             archive = Some(Arc::new(read.map_err(|_| unreadable())?));
         }
         keep = Duration::from_secs(kept.keep_s);
@@ -254,7 +253,7 @@ pub(crate) async fn assemble(
     let settings = config.settings();
     let times = Times { timeout: settings.timeout, keep };
     let exported = Metrics::new(&models, &refused);
-    let replies = Replies::new(client.clone(), stores, times, hash_key, exported.clone());
+    let replies = Replies::new(client.clone(), stores, times, hash_key, Arc::new(exported.clone()));
     let replies = Arc::new(replies);
     let started = SystemTime::now();
     let memory = Memory::default();
@@ -349,7 +348,7 @@ pub(crate) async fn upkeep(
                 tracing::error!(%error, "the certificate cannot be reloaded");
             }
         }
-        app.replies.sweep();
+        app.replies.sweep().await;
         if let Some(heap) = &mut heap {
             heap.trim().await;
         }
@@ -365,14 +364,13 @@ pub(crate) async fn upkeep(
 /// Opens the stores of a configuration.
 async fn open_stores(config: &StoreConfig, key: [u8; 32]) -> Result<Stores, Error> {
     let key = || Key::from_bytes(key);
-    let own = config.path.as_ref().map(|path| Store::open(path, key())).transpose()?;
-    let own = own.map(Arc::new);
-    let Some(shared) = &config.shared else { return Ok(Stores { own, shared: None }) };
+    let disk = config.path.as_ref().map(|path| DiskStore::open(path, key())).transpose()?;
+    let Some(shared) = &config.shared else { return Ok(Stores { disk, bucket: None }) };
     let location = shared.parse().map_err(ConfigError::Invalid)?;
     let mut files = nsbridge_store::StoreConfig::default();
     (files.region, files.endpoint_url) = (config.region.clone(), config.endpoint_url.clone());
-    let shared = Some(Arc::new(Shared::open(&location, &files, key()).await?));
-    Ok(Stores { own, shared })
+    let bucket = Some(BucketStore::open(&location, &files, key()).await?);
+    Ok(Stores { disk, bucket })
 }
 
 /// Opens the keyring. A file is followed from here on.

@@ -2,6 +2,7 @@
 
 pub(crate) mod bodies;
 pub(crate) mod openapi;
+pub(crate) mod origin;
 pub(crate) mod page;
 pub(crate) mod routes;
 pub(crate) mod server;

@@ -35,19 +35,31 @@
 
 mod accounts;
 mod api;
-mod callers;
+mod archive;
 mod catalog;
 mod config;
+mod error;
+mod fields;
 mod gateway;
 mod http;
 mod ids;
 mod metrics;
-mod replies;
 mod sealed;
 mod state;
-mod text;
 
-pub use self::callers::access;
+/// API keys, and the limits of their holders.
+pub mod access {
+    pub use nsbridge_gateway_access::{
+        Access, AccessError, AccessFile, ApiKey, ApiKeyId, Caller, Denied, Entry, InvalidApiKeyId,
+        Limit, Limiter, Limits, NoRandomness, Priority, Refusal, Reservation, add, disable, list,
+    };
+}
+
+pub use nsbridge_base::Reload;
+pub use nsbridge_base::config::BrokerConfig;
+pub use nsbridge_base::private_file::PrivateFileError;
+pub use nsbridge_gateway_replies::{SharedError, StoreError};
+
 pub use self::catalog::{Model, Reasoning, Task, Tools};
 pub use self::config::{
     AccessConfig, BatchConfig, Config, ConfigError, Keys, Server, StoreConfig, Telemetry,
@@ -55,9 +67,4 @@ pub use self::config::{
 pub use self::gateway::batch_run::{BatchError, BatchProgress, BatchRun};
 pub use self::gateway::{Error, Gateway};
 pub use self::http::tls::TlsError;
-pub use self::replies::shared::SharedError;
-pub use self::replies::store::StoreError;
 pub use self::sealed::proxy::GatewayBroker;
-pub use nsbridge_base::Reload;
-pub use nsbridge_base::config::BrokerConfig;
-pub use nsbridge_base::private_file::PrivateFileError;

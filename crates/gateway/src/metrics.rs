@@ -24,7 +24,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use self::names::Name;
-pub(crate) use self::reply::End;
+use self::reply::OUTCOMES;
 use crate::catalog::{Models, Task};
 
 /// Content type of the metrics.
@@ -167,40 +167,10 @@ impl Metrics {
         self.0.refused.get_or_create_owned(&[("code", known(code))]).inc();
     }
 
-    /// Counts a reply that failed with an error of this code.
-    pub(crate) fn failed(&self, code: &str) {
-        self.0.failed.get_or_create_owned(&[("code", known(code))]).inc();
-    }
-
-    /// Counts a withdrawal of pieces.
-    pub(crate) fn restarted(&self) {
-        self.0.restarted.inc();
-    }
-
     /// Counts a response that streams events, until its end.
     pub(crate) fn stream_opened(&self) -> OpenStream {
         self.0.streams.inc();
         OpenStream(self.clone())
-    }
-
-    /// Counts a reply that another client of the broker continues.
-    pub(crate) fn reattached(&self) {
-        self.0.reattached.inc();
-    }
-
-    /// Counts a request that joined a reply.
-    pub(crate) fn joined(&self) {
-        self.0.joined.inc();
-    }
-
-    /// Counts tokens that a request has reserved.
-    pub(crate) fn reserved(&self, tokens: u64) {
-        self.0.reserved.inc_by(tokens);
-    }
-
-    /// Counts tokens that a reply has cost.
-    pub(crate) fn settled(&self, tokens: u64) {
-        self.0.settled.inc_by(tokens);
     }
 }
 
@@ -219,7 +189,7 @@ impl Inner {
             drop(files.gauge(file));
         }
         ours.put(&names::FILE_REFUSED, &files.0);
-        for end in End::NAMES {
+        for end in OUTCOMES {
             drop(replies.get_or_create(&[("end", end)]));
         }
         for code in codes() {

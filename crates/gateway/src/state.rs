@@ -3,19 +3,17 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use nsbridge_gateway_access::{Access, Memory, Shares};
+use nsbridge_gateway_replies::Replies;
 use nsbridge_queue::Broker;
 use nsbridge_telemetry::Spans;
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Accounts;
-use crate::callers::access::Access;
-use crate::callers::memory::Memory;
-use crate::callers::shares::Shares;
+use crate::archive::Archive;
 use crate::catalog::Models;
 use crate::config::Settings;
 use crate::metrics::{Metrics, RefusedFiles};
-use crate::replies::archive::Archive;
-use crate::replies::replies::Replies;
 
 /// State of the gateway.
 #[derive(Debug)]

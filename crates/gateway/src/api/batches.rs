@@ -13,19 +13,18 @@ use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::RequestContext;
 use serde_json::Value;
 
 pub(crate) use self::life::resume;
-
 use self::request::CreateBatch;
 use crate::api::files::{self, Page, archive};
-use crate::callers::access::Caller;
-use crate::replies::archive::batch::Status;
-use crate::replies::archive::file::Purpose;
-use crate::replies::archive::{Archive, Batch, BatchRecord};
-use crate::replies::replies::RequestContext;
+use crate::archive::batch::Status;
+use crate::archive::file::Purpose;
+use crate::archive::{Archive, Batch, BatchRecord};
+use crate::error::{ApiError, Result};
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
 
 /// Time within which a repeated request to create a batch is a retry of the first one.
 const RETRY: Duration = Duration::from_secs(600);

@@ -9,15 +9,14 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::{Ask, RequestContext};
 
 use self::reply::{Stream, whole};
 use self::request::ChatRequest;
 use crate::api::sse::{Events, stream};
-use crate::callers::access::Caller;
-use crate::callers::class::Class;
-use crate::replies::replies::{Ask, RequestContext};
+use crate::error::Result;
 use crate::state::App;
-use crate::text::error::Result;
 
 /// Answers a chat.
 pub(crate) async fn create(
@@ -34,7 +33,7 @@ pub(crate) async fn create(
         // A stream that lasts long keeps no second copy.
         input: std::mem::take(&mut request.input),
         background: false,
-        class: Class::of(&caller, request.tier),
+        class: request.tier.class(&caller),
     };
     let (log, reader) = app.replies.start("chat", ask, &caller, &context, &body).await?;
     drop(body);

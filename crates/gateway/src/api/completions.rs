@@ -10,20 +10,20 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::future::try_join_all;
 use nsbridge_client::{ModelName, TextInput};
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::{Ask, RequestContext};
 use serde::Deserialize;
 use serde_json::Value;
 
 use self::reply::{Stream, whole};
 use crate::api::chat::request::{common, tokens};
 use crate::api::sampling::{format, replies, sampling};
+use crate::api::service_tier::Tier;
 use crate::api::sse::{Events, stream};
-use crate::callers::access::Caller;
-use crate::callers::class::{Class, Tier};
 use crate::catalog::{Model, Models, Task};
-use crate::replies::replies::{Ask, RequestContext};
+use crate::error::{ApiError, Result};
+use crate::fields::{Bound, Fields};
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::{Bound, Fields};
 
 /// Maximum number of prompts of a request.
 const MOST_PROMPTS: usize = 128;
@@ -142,7 +142,7 @@ impl CompletionRequest {
             seed: self.seed,
             tokens: tokens(input, &self.settings),
             background: false,
-            class: Class::of(caller, self.tier),
+            class: self.tier.class(caller),
         }
     }
 }

@@ -11,14 +11,14 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use nsbridge_client::Usage;
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::RequestContext;
 use serde_json::{Value, json};
 
 use self::request::DecisionRequest;
 use crate::api::judges::Asked;
-use crate::callers::access::Caller;
-use crate::replies::replies::RequestContext;
+use crate::error::Result;
 use crate::state::App;
-use crate::text::error::Result;
 
 /// Answers questions about a text.
 pub(crate) async fn create(

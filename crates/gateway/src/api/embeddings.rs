@@ -7,19 +7,16 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use nsbridge_client::{EmbeddingInput, EmbeddingPiece, Request};
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::{Observer as _, Outcome, RequestContext};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::callers::access::Caller;
-use crate::callers::class::{Class, Tier};
-use crate::callers::limits;
 use crate::catalog::Task;
-use crate::metrics::End;
-use crate::replies::replies::RequestContext;
+use crate::error::{ApiError, Result};
+use crate::fields::{Bound, Fields, parse};
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::{Bound, Fields, parse};
 
 /// Input as the worker reads it.
 #[derive(Serialize)]
@@ -56,16 +53,16 @@ pub(crate) async fn create(
     fields.finish()?;
     let input = Written { input, dimensions, encoding_format }.read()?;
     let most = (body.len() / 4) as u64;
-    let reservation = limits::reserve(&caller, most)?;
+    let reservation = caller.limiter.reserve(most)?;
     app.metrics.reserved(most);
-    let meter = app.metrics.reply("embedding", &model);
+    let meter = app.metrics.begin("embedding", &model);
     let request =
         Request::new(model, caller.tenant.clone()).input(input).timeout(app.settings.timeout);
     let request = match context.trace {
         Some(trace) => request.trace(trace),
         None => request,
     };
-    let request = Class::of(&caller, Tier::Unnamed).set(request);
+    let request = request.priority(caller.priority);
     drop(body);
     let replied = async {
         let reply = app.client.submit::<EmbeddingPiece>(request).await?;
@@ -75,12 +72,12 @@ pub(crate) async fn create(
     let (pieces, summary) = match replied.await {
         Ok(replied) => replied,
         Err(error) => {
-            meter.end(End::Failed);
+            meter.end(Outcome::Failed);
             return Err(error.into());
         }
     };
     let tokens = summary.usage.input_tokens;
-    meter.end(End::Done(summary.usage));
+    meter.end(Outcome::Done(summary.usage));
     reservation.settle(tokens);
     app.metrics.settled(tokens);
     let data: Vec<Value> = pieces

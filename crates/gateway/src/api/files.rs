@@ -12,16 +12,15 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::{StreamExt, stream};
+use nsbridge_gateway_access::Caller;
 use serde_json::{Value, json};
 
 pub(crate) use self::page::{Page, page};
 pub(crate) use self::upload::{Expiry, upload};
-
-use crate::callers::access::Caller;
+use crate::archive::Archive;
+use crate::error::{ApiError, Result};
 use crate::ids;
-use crate::replies::archive::Archive;
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
 
 /// Maximum number of files on a page of a list.
 const MOST_LISTED: usize = 10_000;

@@ -4,14 +4,11 @@
 use axum::http::StatusCode;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use nsbridge_client::{JudgeInput, JudgeScores, ModelName, Request, Usage};
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::{Observer as _, Outcome, RequestContext};
 
-use crate::callers::access::Caller;
-use crate::callers::class::{Class, Tier};
-use crate::callers::limits;
-use crate::metrics::End;
-use crate::replies::replies::RequestContext;
+use crate::error::{ApiError, Result};
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
 
 /// Maximum number of bytes of all judgments of a request.
 pub(crate) const MOST_BYTES: usize = 16 << 20;
@@ -45,7 +42,7 @@ impl Asked<'_> {
     ) -> Result<(Vec<JudgeScores>, Usage)> {
         let most: u64 = inputs.iter().map(|input| bytes(input) as u64 / 4 + 1).sum();
         self.context.take(inputs.iter().map(bytes).sum())?;
-        let reservation = limits::reserve(self.caller, most)?;
+        let reservation = self.caller.limiter.reserve(most)?;
         app.metrics.reserved(most);
         let judgments = inputs.into_iter().enumerate().map(|(index, input)| {
             let at = at(index);
@@ -76,17 +73,17 @@ impl Asked<'_> {
     }
 
     async fn one(&self, app: &App, input: JudgeInput) -> Result<(JudgeScores, Usage)> {
-        let meter = app.metrics.reply(self.kind, self.model);
+        let meter = app.metrics.begin(self.kind, self.model);
         let mut request = Request::new(self.model.clone(), self.caller.tenant.clone());
         request.trace = self.context.trace;
         let request = request.input(input).timeout(app.settings.timeout);
-        let request = Class::of(self.caller, Tier::Unnamed).set(request);
+        let request = request.priority(self.caller.priority);
         let replied = async { app.client.submit::<JudgeScores>(request).await?.collect().await };
         let judged = match replied.await {
             Ok((pieces, summary)) => only(pieces).map(|scores| (scores, summary.usage)),
             Err(error) => Err(ApiError::from(error)),
         };
-        meter.end(judged.as_ref().map_or(End::Failed, |(_, usage)| End::Done(*usage)));
+        meter.end(judged.as_ref().map_or(Outcome::Failed, |(_, usage)| Outcome::Done(*usage)));
         judged
     }
 }

@@ -14,17 +14,16 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::{Ask, RequestContext};
 use serde_json::{Value, json};
 
 use self::reply::{MessageView, whole};
 use self::request::MessagesRequest;
 use crate::api::sse::{Events, stream};
 use crate::api::tokens::{COUNT_TOKENS, read_prompt, without_reply};
-use crate::callers::access::Caller;
-use crate::callers::class::Class;
-use crate::replies::replies::{Ask, RequestContext};
+use crate::error::Result;
 use crate::state::App;
-use crate::text::error::Result;
 
 /// Answers a message.
 pub(crate) async fn create(
@@ -42,7 +41,7 @@ pub(crate) async fn create(
         // A stream that lasts long keeps no second copy.
         input: std::mem::take(&mut request.input),
         background: false,
-        class: Class::of(&caller, request.tier),
+        class: request.tier.class(&caller),
     };
     let (log, reader) = app.replies.start("message", ask, &caller, &context, &body).await?;
     request.input.stop = stop;

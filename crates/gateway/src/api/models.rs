@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
+use nsbridge_gateway_access::Caller;
 use serde_json::{Value, json};
 
-use crate::callers::access::Caller;
 use crate::catalog::Model;
+use crate::error::Result;
 use crate::ids;
 use crate::state::App;
-use crate::text::error::Result;
 
 /// Lists the models that the caller may use.
 pub(crate) async fn list(

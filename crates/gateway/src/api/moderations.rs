@@ -7,18 +7,18 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use nsbridge_client::{JudgeInput, JudgeScores, RequestId};
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::RequestContext;
 use nsbridge_protocol::Uuid;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::api::judges::Asked;
-use crate::callers::access::Caller;
 use crate::catalog::Model;
+use crate::error::{ApiError, Result};
+use crate::fields::{Fields, read};
 use crate::ids;
-use crate::replies::replies::RequestContext;
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::{Fields, read};
 
 /// Maximum number of texts of a request.
 const MOST_TEXTS: usize = 2048;

@@ -14,6 +14,8 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use nsbridge_client::{ChatMessage, RequestId, TextInput};
+use nsbridge_gateway_access::{Caller, Extent};
+use nsbridge_gateway_replies::{Ask, Entry, ReplyEnd, RequestContext};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -24,15 +26,10 @@ use self::view::ResponseView;
 use crate::api::chat::reply::Message;
 use crate::api::sse::{Events, stream_until};
 use crate::api::tokens::{COUNT_TOKENS, read_prompt, without_reply};
-use crate::callers::access::Caller;
-use crate::callers::class::Class;
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
 use crate::ids;
-use crate::replies::replies::{Ask, Entry, RequestContext};
-use crate::replies::reply_log::Ending;
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
-use crate::text::extent::Extent;
-use crate::text::fields::Fields;
 
 /// Endpoint of the records of responses.
 const KIND: &str = "response";
@@ -53,7 +50,7 @@ pub(crate) async fn create(
         // A stream that lasts long keeps no second copy.
         input: std::mem::take(&mut request.input),
         background: request.background,
-        class: Class::of(&caller, request.tier),
+        class: request.tier.class(&caller),
     };
     let (log, reader) = app.replies.start(KIND, ask, &caller, &context, &body).await?;
     drop(body);
@@ -68,7 +65,7 @@ pub(crate) async fn create(
     // A failure before the first piece is the failure of the request.
     match reader.whole().await {
         Ok(_) => Ok(Json(described(&request, &log, &Reply::of(&request, &log))).into_response()),
-        Err(error) => Err(error),
+        Err(failure) => Err(failure.into()),
     }
 }
 
@@ -213,7 +210,7 @@ fn memory(entry: &Entry) -> usize {
 
 /// Returns the messages of a conversation up to the end of a response, without its instructions.
 fn history(app: &App, caller: &Caller, entry: &Entry) -> Result<Vec<ChatMessage>> {
-    if !matches!(entry.log.ending(), Some(Ending::Done(_))) {
+    if !matches!(entry.log.end(), Some(ReplyEnd::Done(_))) {
         return Err(ApiError::field(
             "previous_response_id",
             "the previous response is not complete",

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use nsbridge_protocol::{JsonSchema, ResponseFormat, TextInput};
 use serde_json::Value;
 
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::{Fields, OneOrMany, nested, read};
+use crate::error::{ApiError, Result};
+use crate::fields::{Fields, OneOrMany, nested, read};
 
 /// Reads the parameters that OpenAI's and vLLM's interfaces share into `input`. Returns the seed.
 ///

@@ -10,13 +10,11 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use futures_util::stream;
+use nsbridge_gateway_replies::{Failure, Part, Reader, ReplyEnd};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-
-use crate::replies::reply_log::{Ending, Part, Reader};
-use crate::text::error::ApiError;
 
 /// Pause after which a comment shows proxies that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -106,7 +104,7 @@ pub(crate) trait View: Send + 'static {
     fn piece(&mut self, piece: &nsbridge_client::TextPiece, events: &mut Events);
 
     /// Adds the events of the end.
-    fn end(&mut self, ending: &Ending, events: &mut Events);
+    fn end(&mut self, end: &ReplyEnd, events: &mut Events);
 }
 
 /// Returns true for a response that is a stream of events.
@@ -165,29 +163,29 @@ impl<V: View> Streaming<V> {
     fn read(&mut self, part: &Part) {
         // The text that the client has cannot be withdrawn, so its stream ends.
         let differs = part.restarted || part.foreign && self.events.skip > 0;
-        let ending = if differs { Some(restarted()) } else { part.ending.clone() };
+        let end = if differs { Some(restarted()) } else { part.end.clone() };
         if !differs {
             part.pieces.iter().for_each(|piece| self.view.piece(&piece.piece, &mut self.events));
         }
-        if let Some(ending) = ending {
+        if let Some(end) = end {
             self.over = true;
             // A reply that fails may have fewer events than the client has read of it; its error is
             // sent nevertheless, since a stream without a last event looks whole.
-            if matches!(ending, Ending::Failed(_)) {
+            if matches!(end, ReplyEnd::Failed(_)) {
                 self.events.skip = 0;
             }
-            self.view.end(&ending, &mut self.events);
-            if V::ENDS_WITH_DONE && matches!(ending, Ending::Done(_)) {
+            self.view.end(&end, &mut self.events);
+            if V::ENDS_WITH_DONE && matches!(end, ReplyEnd::Done(_)) {
                 self.events.done();
             }
         }
     }
 }
 
-fn restarted() -> Ending {
+fn restarted() -> ReplyEnd {
     let message = "a worker of another version took over, and its text differs from the text that \
                    was streamed: send the request again";
-    Ending::Failed(ApiError::internal(message).coded("restarted"))
+    ReplyEnd::Failed(Failure::internal(message).coded("restarted"))
 }
 
 /// Returns a response that streams a reply.

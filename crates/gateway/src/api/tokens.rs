@@ -7,18 +7,16 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::{Extension, Json};
 use nsbridge_client::{ModelName, Request, TextInput, TextPiece};
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::{Observer as _, RequestContext};
+use nsbridge_reply_text::tools::{Shape, for_template, parse_tools};
 use serde_json::{Map, Value, json};
 
 use crate::api::chat::request::{messages, tokens};
-use crate::callers::access::Caller;
-use crate::callers::class::{Class, Tier};
-use crate::callers::limits;
 use crate::catalog::{Model, Task};
-use crate::replies::replies::RequestContext;
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::Fields;
-use crate::text::tools::{Shape, for_template, parse_tools};
 
 /// Share of a prompt's tokens that a tokenization costs: nothing is generated or scored.
 const SHARE: u64 = 4;
@@ -162,11 +160,11 @@ pub(crate) async fn read_prompt(
     input: TextInput,
     cost: u64,
 ) -> Result<(Vec<TextPiece>, u64)> {
-    let reservation = limits::reserve(caller, cost)?;
+    let reservation = caller.limiter.reserve(cost)?;
     app.metrics.reserved(cost);
     let mut request = Request::new(model.clone(), caller.tenant.clone());
     request.trace = context.trace;
-    let request = Class::of(caller, Tier::Unnamed).set(request);
+    let request = request.priority(caller.priority);
     let request = request.input(input).timeout(app.settings.timeout);
     let reply = app.client.submit::<TextPiece>(request).await?;
     context.submitted();

@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use nsbridge_base::private_file::open_own;
 use nsbridge_client::KeyProvider;
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::{DiskStore, Unstored};
 use nsbridge_protocol::Uuid;
 use nsbridge_queue::Broker;
 use serde::Deserialize;
@@ -17,15 +19,13 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::batches;
-use crate::callers::access::Caller;
+use crate::archive::batch::{Endpoint, Status};
+use crate::archive::file::{File, Purpose};
+use crate::archive::{Archive, Batch, BatchRecord, Draft};
 use crate::config::{Config, ConfigError};
 use crate::gateway::{Error, assemble, upkeep};
 use crate::ids;
 use crate::metrics::RefusedFiles;
-use crate::replies::archive::batch::{Endpoint, Status};
-use crate::replies::archive::file::{File, Purpose};
-use crate::replies::archive::{Archive, Batch, BatchRecord, Draft};
-use crate::replies::store::{Store, Unstored};
 use crate::state::App;
 
 /// Interval at which the progress is told.
@@ -223,7 +223,7 @@ impl BatchRun {
     /// Copies a file of the store. The file at `path` is whole, or as it was.
     async fn copy(&self, file: Option<Uuid>, path: &Path) -> Result<(), BatchError> {
         let (path, chunks) = (path.to_owned(), file.map_or(0, |file| self.archive.chunks(file)));
-        let copy = move |store: &Store| -> Result<(), BatchError> {
+        let copy = move |store: &DiskStore| -> Result<(), BatchError> {
             let part = PathBuf::from(format!("{}.part", path.display()));
             let mut written = open_own(&part).map_err(of_file(&part))?;
             written.set_len(0).map_err(of_file(&part))?;

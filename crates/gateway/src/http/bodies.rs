@@ -11,15 +11,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
 use futures_util::StreamExt;
+use nsbridge_gateway_access::{Caller, Extent, Held, MAX_SMALL_BODY_BYTES};
+use nsbridge_gateway_replies::RequestContext;
 use tokio::time::{Instant, timeout};
 
 use crate::api::sse::streams_events;
-use crate::callers::access::Caller;
-use crate::callers::memory::{Held, MAX_SMALL_BODY_BYTES};
-use crate::replies::replies::RequestContext;
+use crate::error::{ApiError, Result};
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
-use crate::text::extent::Extent;
 
 /// Lowest average rate of a body after its first seconds, in bytes per second, as for uploads.
 const RATE: u64 = 16 * 1024;

@@ -13,6 +13,8 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::{Stream, StreamExt};
+use nsbridge_gateway_access::{Caller, Denied};
+use nsbridge_gateway_replies::RequestContext;
 use nsbridge_protocol::Uuid;
 
 use crate::api::sse::streams_events;
@@ -21,15 +23,14 @@ use crate::api::{
     batches, chat, completions, decisions, embeddings, files, messages, models, moderations,
     responses,
 };
-use crate::callers::access::{Caller, Denied, is_local};
+use crate::error::{ApiError, Outcome};
+use crate::http::origin::is_local;
 use crate::http::traces::{self, RequestSpan, RequestTrace};
 use crate::http::unread;
 use crate::http::{bodies, openapi, page};
 use crate::metrics::OpenStream;
-use crate::replies::replies::RequestContext;
 use crate::sealed::relay;
 use crate::state::App;
-use crate::text::error::{ApiError, Outcome};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");

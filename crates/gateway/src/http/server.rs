@@ -15,6 +15,7 @@ use axum::serve::Listener;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use nsbridge_gateway_access::Meter;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -24,7 +25,6 @@ use tokio_util::task::TaskTracker;
 
 use self::addresses::Addresses;
 use self::quiet::Noted;
-use crate::callers::meter::Meter;
 use crate::config::Server;
 
 /// Maximum size of a request's headers, in bytes.

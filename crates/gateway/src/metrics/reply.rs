@@ -2,46 +2,28 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nsbridge_client::{ModelName, Usage};
+use nsbridge_client::ModelName;
+use nsbridge_gateway_replies::{Meter, Observer, Outcome};
 use tokio::time::Instant;
 
-use super::{Labels, Metrics, names};
+use super::{Labels, Metrics, known, names};
 
-/// End of a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Done(Usage),
-    Failed,
-    /// No connection reads the reply any more, or its client has canceled it.
-    Cancelled,
-}
+/// Names of the outcomes of replies.
+pub(super) const OUTCOMES: [&str; 3] = ["cancelled", "done", "failed"];
 
-impl End {
-    pub(super) const NAMES: [&str; 3] = ["cancelled", "done", "failed"];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Done(_) => "done",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// Meter of a reply that runs. One that is dropped before [`ReplyMeter::end`] counts as canceled.
+/// Meter of a reply.
 #[derive(Debug)]
-pub(crate) struct ReplyMeter {
+struct ReplyMeter {
     metrics: Metrics,
     /// Absent for a model that is not in the configuration any more.
     labels: Option<Labels<2>>,
     began: Instant,
     has_piece: AtomicBool,
-    end: End,
+    outcome: Outcome,
 }
 
-impl ReplyMeter {
-    /// Records a piece.
-    pub(crate) fn piece(&self) {
+impl Meter for ReplyMeter {
+    fn piece(&self) {
         if self.has_piece.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -51,10 +33,9 @@ impl ReplyMeter {
         }
     }
 
-    /// Records the end.
-    pub(crate) fn end(mut self, end: End) {
-        self.end = end;
-        let (End::Done(usage), Some(labels)) = (end, &self.labels) else { return };
+    fn end(mut self: Box<Self>, outcome: Outcome) {
+        self.outcome = outcome;
+        let (Outcome::Done(usage), Some(labels)) = (outcome, &self.labels) else { return };
         let inner = &self.metrics.0;
         let took = self.began.elapsed().as_secs_f64();
         inner.durations.get_or_create_owned(labels).observe(took);
@@ -69,24 +50,52 @@ impl ReplyMeter {
 impl Drop for ReplyMeter {
     fn drop(&mut self) {
         self.metrics.0.running.dec();
-        self.metrics.0.replies.get_or_create_owned(&[("end", self.end.as_str())]).inc();
+        let end = match self.outcome {
+            Outcome::Cancelled => "cancelled",
+            Outcome::Done(_) => "done",
+            Outcome::Failed => "failed",
+        };
+        self.metrics.0.replies.get_or_create_owned(&[("end", end)]).inc();
     }
 }
 
-impl Metrics {
-    /// Begins to measure a reply. `kind` is its endpoint, and the model is that of its queue.
-    pub(crate) fn reply(&self, kind: &str, model: &ModelName) -> ReplyMeter {
+impl Observer for Metrics {
+    fn begin(&self, endpoint: &str, model: &ModelName) -> Box<dyn Meter> {
         self.0.running.inc();
         // A completion of several prompts has its number behind the word.
-        let word = kind.split(' ').next();
+        let word = endpoint.split(' ').next();
         let operation = names::OPERATIONS.into_iter().find(|operation| Some(*operation) == word);
         let labels = self.0.models.get(model).zip(operation);
-        ReplyMeter {
+        Box::new(ReplyMeter {
             metrics: self.clone(),
             labels: labels.map(|(model, operation)| super::of_model(model, operation)),
             began: Instant::now(),
             has_piece: AtomicBool::new(false),
-            end: End::Cancelled,
-        }
+            outcome: Outcome::Cancelled,
+        })
+    }
+
+    fn joined(&self) {
+        self.0.joined.inc();
+    }
+
+    fn reattached(&self) {
+        self.0.reattached.inc();
+    }
+
+    fn restarted(&self) {
+        self.0.restarted.inc();
+    }
+
+    fn reserved(&self, tokens: u64) {
+        self.0.reserved.inc_by(tokens);
+    }
+
+    fn settled(&self, tokens: u64) {
+        self.0.settled.inc_by(tokens);
+    }
+
+    fn failed(&self, code: &str) {
+        self.0.failed.get_or_create_owned(&[("code", known(code))]).inc();
     }
 }

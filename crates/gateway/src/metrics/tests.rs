@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use axum::http::Method;
 use nsbridge_client::Usage;
+use nsbridge_gateway_replies::{Observer as _, Outcome};
 
-use super::{End, Metrics, RefusedFiles, names};
+use super::{Metrics, RefusedFiles, names};
 use crate::catalog::{Model, Models, Task};
 
 fn metrics() -> Metrics {
@@ -34,11 +35,11 @@ fn series(text: &str) -> Vec<&str> {
 fn the_series_of_replies_are_there_before_anything_happened() {
     let metrics = metrics();
     let before = metrics.text();
-    let meter = metrics.reply("completion 3", &"q-tale".parse().unwrap());
+    let meter = metrics.begin("completion 3", &"q-tale".parse().unwrap());
     meter.piece();
-    meter.end(End::Done(Usage::new(3, 5)));
-    metrics.reply("embedding", &"vectors".parse().unwrap()).end(End::Failed);
-    drop(metrics.reply("chat", &"q-tale".parse().unwrap()));
+    meter.end(Outcome::Done(Usage::new(3, 5)));
+    metrics.begin("embedding", &"vectors".parse().unwrap()).end(Outcome::Failed);
+    drop(metrics.begin("chat", &"q-tale".parse().unwrap()));
     metrics.refused("rate_limit_exceeded");
     metrics.refused("a code that no list has");
     let after = metrics.text();
@@ -75,7 +76,7 @@ fn the_series_of_replies_are_there_before_anything_happened() {
 #[test]
 fn labels_have_no_text_of_clients() {
     let metrics = metrics();
-    metrics.reply("SECRET", &"q-secret".parse().unwrap()).end(End::Done(Usage::default()));
+    metrics.begin("SECRET", &"q-secret".parse().unwrap()).end(Outcome::Done(Usage::default()));
     metrics.refused("SECRET");
     let method = Method::from_bytes(b"SECRET").unwrap();
     metrics.responded(&method, None, 404, Duration::from_millis(1));

@@ -10,13 +10,12 @@ use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::response::Response;
+use nsbridge_gateway_access::{Caller, Meter};
 
 use self::session::Session;
-use crate::callers::access::Caller;
-use crate::callers::meter::Meter;
+use crate::error::{ApiError, Result};
 use crate::sealed::wire::MOST_MESSAGE;
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
 
 /// Opens a session of a proxy.
 pub(crate) async fn open(

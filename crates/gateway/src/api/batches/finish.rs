@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use nsbridge_gateway_replies::{DiskStore, Kind, Unstored};
 use nsbridge_protocol::Uuid;
 
 use super::line::Outcome;
 use super::validate::LineRequest;
+use crate::archive::batch::{LineError, Status, Tokens};
+use crate::archive::file::{File, Purpose};
+use crate::archive::{Archive, Batch, BatchRecord, Draft, Lines};
 use crate::ids;
-use crate::replies::archive::batch::{LineError, Status, Tokens};
-use crate::replies::archive::file::{File, Purpose};
-use crate::replies::archive::{Archive, Batch, BatchRecord, Draft, Lines};
-use crate::replies::replies;
-use crate::replies::store::{Kind, Store, Unstored};
 use crate::state::App;
 
 /// Files of a batch that has ended.
@@ -65,13 +64,13 @@ pub(super) async fn finish(
     archive.change(batch, files, change).await?;
     [output, errors].into_iter().flatten().for_each(Draft::keep);
     // Lines that were canceled have left replies.
-    app.replies.forget_lines(&replies::Line::of(id));
+    app.replies.forget_lines(&nsbridge_gateway_replies::Line::of(id));
     Ok(())
 }
 
 /// Writes the results in the order of the input's lines. Blocks.
 fn assembled(
-    store: &Arc<Store>,
+    store: &DiskStore,
     batch: Uuid,
     record: &BatchRecord,
     mut lines: Lines,

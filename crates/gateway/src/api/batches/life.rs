@@ -7,15 +7,15 @@ use std::time::{Duration, SystemTime};
 
 use nsbridge_base::Backoff;
 use nsbridge_base::random::random;
+use nsbridge_gateway_replies::{Kind, Unstored};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::finish::finish;
 use super::line::{self, Outcome};
 use super::validate::validate;
-use crate::replies::archive::batch::{LineError, Status};
-use crate::replies::archive::{Archive, Batch};
-use crate::replies::store::{Kind, Unstored};
+use crate::archive::batch::{LineError, Status};
+use crate::archive::{Archive, Batch};
 use crate::state::App;
 
 /// Back-off after failures of the store.
@@ -84,7 +84,7 @@ async fn validated(app: &Arc<App>, archive: &Archive, batch: &Arc<Batch>) -> Res
             param: None,
         }]),
     };
-    let change = |record: &mut crate::replies::archive::BatchRecord| {
+    let change = |record: &mut crate::archive::BatchRecord| {
         if record.status != Status::Validating {
             return false;
         }
@@ -121,7 +121,7 @@ async fn worked(
     };
     // Replies in progress are canceled when nothing reads them.
     running.shutdown().await;
-    let change = |record: &mut crate::replies::archive::BatchRecord| {
+    let change = |record: &mut crate::archive::BatchRecord| {
         let replies = record.status == Status::InProgress;
         if replies {
             record.late = late;

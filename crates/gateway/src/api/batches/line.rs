@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use nsbridge_base::Backoff;
 use nsbridge_base::random::random;
+use nsbridge_gateway_replies::{Kind, RequestContext};
 use nsbridge_protocol::Uuid;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,12 +20,10 @@ use tokio::time::sleep;
 
 use super::validate::LineRequest;
 use crate::api::{chat, completions, embeddings, moderations, responses};
-use crate::replies::archive::batch::{Endpoint, Tokens};
-use crate::replies::archive::{Archive, Batch, BatchRecord, Line, Room};
-use crate::replies::replies::{self, RequestContext};
-use crate::replies::store::Kind;
+use crate::archive::batch::{Endpoint, Tokens};
+use crate::archive::{Archive, Batch, BatchRecord, Line, Room};
+use crate::error::ApiError;
 use crate::state::App;
-use crate::text::error::ApiError;
 
 /// Back-off between two tries of a line.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -163,8 +162,8 @@ pub(super) async fn run(
 ) {
     let record = batch.record();
     let number = line.number;
-    let named = format!("{}{number}", replies::Line::of(batch.id));
-    let asked = replies::Line { name: named.clone(), until: record.deadline() };
+    let named = format!("{}{number}", nsbridge_gateway_replies::Line::of(batch.id));
+    let asked = nsbridge_gateway_replies::Line { name: named.clone(), until: record.deadline() };
     let outcome = match LineRequest::parse(&line, record.endpoint) {
         Ok(request) => {
             let answer = Box::pin(answer(&app, &archive, &record, &request, &asked)).await;
@@ -199,7 +198,7 @@ async fn answer(
     archive: &Archive,
     record: &BatchRecord,
     request: &LineRequest,
-    line: &replies::Line,
+    line: &nsbridge_gateway_replies::Line,
 ) -> Answer {
     let mut pauses = BACKOFF.pauses();
     loop {
@@ -223,8 +222,8 @@ async fn asked(
     archive: &Archive,
     record: &BatchRecord,
     request: &LineRequest,
-    line: &replies::Line,
-) -> crate::text::error::Result<Response> {
+    line: &nsbridge_gateway_replies::Line,
+) -> crate::error::Result<Response> {
     let holder = app.access.holder(&record.key);
     let holder = holder.map_err(|denied| ApiError::unauthorized(denied.to_string()))?;
     let caller = Arc::new(holder.for_batch());

@@ -4,10 +4,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::api::files::Expiry;
-use crate::replies::archive::KEPT_S;
-use crate::replies::archive::batch::Endpoint;
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::{Fields, metadata};
+use crate::archive::KEPT_S;
+use crate::archive::batch::Endpoint;
+use crate::error::{ApiError, Result};
+use crate::fields::{Fields, metadata};
 
 /// Longest window: 7 days.
 const LONGEST_S: u64 = 7 * 24 * 3600;

@@ -4,16 +4,16 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use nsbridge_client::ModelName;
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::Unstored;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::callers::access::Caller;
+use crate::archive::batch::{Endpoint, LineError};
+use crate::archive::{Line, Lines};
 use crate::catalog::Models;
-use crate::replies::archive::batch::{Endpoint, LineError};
-use crate::replies::archive::{Line, Lines};
-use crate::replies::store::Unstored;
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::Fields;
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
 
 /// Number of errors after which a file is not read any further.
 const MOST_ERRORS: usize = 100;
@@ -188,7 +188,7 @@ pub(super) fn validate(
 #[cfg(test)]
 mod tests {
     use super::{Endpoint, LineRequest};
-    use crate::replies::archive::Line;
+    use crate::archive::Line;
 
     #[track_caller]
     fn check(field: &str, value: &str, code: Option<&str>) {

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use nsbridge_client::{FinishReason, Summary, TextPiece, Usage};
+use nsbridge_gateway_access::Priority;
+use nsbridge_gateway_replies::{RawPiece, ReplyEnd, ReplyLog};
 use nsbridge_protocol::TokenText;
+use nsbridge_reply_text::{Delta, OutputParser};
 use serde_json::{Map, Value, json};
 
 use super::request::ChatRequest;
+use crate::api::service_tier::{Tier, tier_name};
 use crate::api::sse::{Events, View, padding};
-use crate::callers::class::{Class, Tier};
+use crate::error::ApiError;
 use crate::ids;
-use crate::replies::reply_log::{Ending, RawPiece, ReplyLog};
-use crate::text::output::{Delta, OutputParser};
 
 /// Chunks of a stream.
 pub(crate) struct Stream {
@@ -116,10 +118,12 @@ impl View for Stream {
         }
     }
 
-    fn end(&mut self, ending: &Ending, events: &mut Events) {
-        match ending {
-            Ending::Failed(error) => events.data(&error.json()),
-            Ending::Done(summary) => {
+    fn end(&mut self, end: &ReplyEnd, events: &mut Events) {
+        match end {
+            ReplyEnd::Failed(failure) => {
+                events.data(&ApiError::from(failure.clone()).json());
+            }
+            ReplyEnd::Done(summary) => {
                 for index in 0..self.choices.len() {
                     self.finish(events, index, summary.finish_reason);
                 }
@@ -138,8 +142,8 @@ fn head(request: &ChatRequest, log: &ReplyLog, object: &str) -> Map<String, Valu
     head.insert("created".into(), ids::seconds(log.created_at).into());
     head.insert("model".into(), request.name.clone().into());
     head.insert("system_fingerprint".into(), Value::Null);
-    if request.tier != Tier::Unnamed || log.class == Class::Bulk {
-        head.insert("service_tier".into(), log.class.tier().into());
+    if request.tier != Tier::Unnamed || log.class == Priority::Bulk {
+        head.insert("service_tier".into(), tier_name(log.class).into());
     }
     head
 }

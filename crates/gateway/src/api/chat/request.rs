@@ -1,20 +1,20 @@
 //! Request of a chat completion.
 
 use nsbridge_client::{ModelName, TextInput};
+use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::prompt_tokens;
+use nsbridge_reply_text::tools::{
+    Shape, ToolChoice, for_template, parse_choice, parse_tools, response_format,
+};
+use nsbridge_reply_text::{OutputParser, ToolFormat};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::api::sampling::{format, replies, sampling};
-use crate::callers::access::Caller;
-use crate::callers::class::Tier;
-use crate::callers::limits;
+use crate::api::service_tier::Tier;
 use crate::catalog::{Model, Models, Task};
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::{Fields, read};
-use crate::text::output::{OutputParser, ToolFormat};
-use crate::text::tools::{
-    Shape, ToolChoice, for_template, parse_choice, parse_tools, response_format,
-};
+use crate::error::{ApiError, Result};
+use crate::fields::{Fields, read};
 
 /// Parsed request.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ fn tools(fields: &mut Fields<'_>, input: &mut TextInput, model: &Model) -> Resul
 ///
 /// Returns an error if a required call stands beside another format of the reply.
 pub(crate) fn apply_tools(
-    tools: &[crate::text::tools::Tool],
+    tools: &[nsbridge_reply_text::tools::Tool],
     choice: &ToolChoice,
     parallel: bool,
     input: &mut TextInput,
@@ -207,7 +207,7 @@ pub(crate) fn apply_tools(
 /// its replies may have.
 pub(crate) fn tokens(input: &TextInput, model: &Model) -> u64 {
     let most = input.max_tokens.map_or(model.reserved_tokens(), u64::from);
-    limits::prompt_tokens(input) + most * u64::from(input.n.unwrap_or(1))
+    prompt_tokens(input) + most * u64::from(input.n.unwrap_or(1))
 }
 
 /// Drops the fields that clients of all endpoints send and that do not change a reply.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use nsbridge_client::{FinishReason, Summary, TextPiece, Usage};
+use nsbridge_gateway_replies::{RawPiece, ReplyEnd, ReplyLog};
 use serde_json::{Map, Value, json};
 
 use super::CompletionRequest;
 use crate::api::chat::reply::{token_text, usage_json};
 use crate::api::sse::{Events, View, padding};
+use crate::error::ApiError;
 use crate::ids;
-use crate::replies::reply_log::{Ending, RawPiece, ReplyLog};
 
 /// Chunks of a stream.
 pub(crate) struct Stream {
@@ -68,10 +69,12 @@ impl View for Stream {
         }
     }
 
-    fn end(&mut self, ending: &Ending, events: &mut Events) {
-        match ending {
-            Ending::Failed(error) => events.data(&error.json()),
-            Ending::Done(summary) => {
+    fn end(&mut self, end: &ReplyEnd, events: &mut Events) {
+        match end {
+            ReplyEnd::Failed(failure) => {
+                events.data(&ApiError::from(failure.clone()).json());
+            }
+            ReplyEnd::Done(summary) => {
                 for index in 0..self.lengths.len() {
                     self.finish(events, index, summary.finish_reason);
                 }

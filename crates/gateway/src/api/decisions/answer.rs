@@ -4,7 +4,7 @@ use nsbridge_client::JudgeScores;
 use serde_json::{Value, json};
 
 use super::request::{Kind, Question};
-use crate::text::error::{ApiError, Result};
+use crate::error::{ApiError, Result};
 
 /// Returns the answer to a question at the place `at` of the request.
 ///

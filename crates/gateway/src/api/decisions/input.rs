@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::read;
+use crate::error::{ApiError, Result};
+use crate::fields::read;
 
 /// Message of an input.
 #[derive(Deserialize)]

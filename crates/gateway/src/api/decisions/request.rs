@@ -3,15 +3,15 @@
 use std::fmt;
 
 use nsbridge_client::{JudgeInput, JudgeLabel, ModelName};
+use nsbridge_gateway_access::Caller;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::input::{content, text_of};
 use crate::api::judges::MOST_BYTES;
-use crate::callers::access::Caller;
 use crate::catalog::Models;
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::{Fields, read};
+use crate::error::{ApiError, Result};
+use crate::fields::{Fields, read};
 
 /// Maximum number of questions, as in OpenAI's interface.
 const MOST_QUESTIONS: usize = 400;
@@ -184,11 +184,12 @@ fn check(at: &str, field: &str, labels: &[JudgeLabel]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DecisionRequest, Kind};
-    use crate::callers::access::Access;
-    use crate::catalog::{Model, Models, Task};
-    use crate::text::error::Result;
+    use nsbridge_gateway_access::Access;
     use serde_json::{Value, json};
+
+    use super::{DecisionRequest, Kind};
+    use crate::catalog::{Model, Models, Task};
+    use crate::error::Result;
 
     fn parse(input: &Value, questions: &Value) -> Result<DecisionRequest> {
         let judge = Model { task: Task::Judge, ..Model::default() };

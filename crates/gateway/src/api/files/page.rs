@@ -5,7 +5,7 @@ use axum::extract::rejection::QueryRejection;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::text::error::{ApiError, Result};
+use crate::error::{ApiError, Result};
 
 /// Query of a list.
 #[derive(Debug, Default, Deserialize)]

@@ -7,16 +7,16 @@ use axum::body::Bytes;
 use axum::extract::multipart::{Field, MultipartError, MultipartRejection};
 use axum::extract::{Multipart, State};
 use axum::{Extension, Json};
+use nsbridge_gateway_access::Caller;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::{archive, shortened};
-use crate::callers::access::Caller;
+use crate::archive::file::{File, Purpose};
+use crate::archive::{Archive, Draft, KEPT_S};
+use crate::error::{ApiError, Result};
 use crate::ids;
-use crate::replies::archive::file::{File, Purpose};
-use crate::replies::archive::{Archive, Draft, KEPT_S};
 use crate::state::App;
-use crate::text::error::{ApiError, Result};
 
 /// Maximum size of a field of text, in bytes.
 const TEXT: usize = 1024;

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::read;
+use crate::error::{ApiError, Result};
+use crate::fields::read;
 
 /// Beginning of the result of a tool that failed, since chat templates have no other mark for it.
 const FAILED: &str = "Error: ";
@@ -200,10 +200,11 @@ fn text(at: &str, content: Value) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{messages, system};
-    use crate::text::error::Result;
     use nsbridge_client::ChatMessage;
     use serde_json::{Value, json};
+
+    use super::{messages, system};
+    use crate::error::Result;
 
     fn chat(given: Value) -> Result<Vec<ChatMessage>> {
         let mut chat = Vec::new();

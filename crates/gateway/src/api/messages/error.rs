@@ -5,7 +5,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use crate::text::error::ApiError;
+use crate::error::ApiError;
 
 /// Header in which Anthropic's clients look for the id of a request.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
@@ -49,12 +49,15 @@ fn kind(error: &ApiError) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{ApiError, event, is_path, shaped};
+    use std::time::Duration;
+
     use axum::body::to_bytes;
     use axum::http::HeaderValue;
     use axum::response::IntoResponse;
+    use nsbridge_gateway_replies::Failure;
     use serde_json::{Value, json};
-    use std::time::Duration;
+
+    use super::{ApiError, event, is_path, shaped};
 
     #[track_caller]
     fn check(error: &ApiError, kind: &str) {
@@ -74,7 +77,7 @@ mod tests {
         check(&ApiError::limited("no", second), "rate_limit_error");
         check(&ApiError::internal("no"), "api_error");
         check(&ApiError::unavailable("no", second), "overloaded_error");
-        check(&ApiError::timeout("no"), "timeout_error");
+        check(&Failure::timeout("no").into(), "timeout_error");
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Reply of a message: events of a stream, or one object.
 
 use nsbridge_client::{FinishReason, RequestId, Summary, TextPiece, Usage};
+use nsbridge_gateway_replies::ReplyEnd;
+use nsbridge_reply_text::{Delta, OutputParser};
 use serde_json::{Map, Value, json};
 
 use super::error;
 use super::request::MessagesRequest;
 use crate::api::sse::{Events, View};
 use crate::ids;
-use crate::replies::reply_log::Ending;
-use crate::text::output::{Delta, OutputParser};
 
 /// Events of a message.
 pub(crate) struct MessageView {
@@ -43,12 +43,14 @@ impl View for MessageView {
         }
     }
 
-    fn end(&mut self, ending: &Ending, events: &mut Events) {
+    fn end(&mut self, end: &ReplyEnd, events: &mut Events) {
         let Some(parser) = self.parser.take() else { return };
-        match ending {
+        match end {
             // The blocks of a reply that failed stay open.
-            Ending::Failed(error) => events.named("error", &error::event(error)),
-            Ending::Done(summary) => {
+            ReplyEnd::Failed(failure) => {
+                events.named("error", &error::event(&failure.clone().into()));
+            }
+            ReplyEnd::Done(summary) => {
                 self.blocks.push(parser.end(), |name, event| events.named(name, event));
                 self.blocks.close(|name, event| events.named(name, event));
                 let (reason, sequence) = stop(&self.request, summary, &self.blocks);

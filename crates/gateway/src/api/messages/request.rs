@@ -1,6 +1,8 @@
 //! Request of a message.
 
 use nsbridge_client::{ChatMessage, JsonSchema, ModelName, ResponseFormat, TextInput};
+use nsbridge_gateway_access::Caller;
+use nsbridge_reply_text::{OutputParser, ReasoningTags, ToolFormat};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -8,12 +10,10 @@ use super::content::{messages, system};
 use super::tools::{choice, tools};
 use crate::api::chat::request::{apply_tools, tokens};
 use crate::api::sampling::sampling;
-use crate::callers::access::Caller;
-use crate::callers::class::Tier;
+use crate::api::service_tier::Tier;
 use crate::catalog::{Model, Models, Task};
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::Fields;
-use crate::text::output::{OutputParser, ReasoningTags, ToolFormat};
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
 
 /// Variable by which chat templates turn reasoning on or off.
 const ENABLE_THINKING: &str = "enable_thinking";
@@ -188,12 +188,13 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use nsbridge_gateway_access::{Access, Caller};
+    use serde_json::{Value, json};
+
     use super::MessagesRequest;
     use crate::api::tokens::without_reply;
-    use crate::callers::access::{Access, Caller};
     use crate::catalog::{Model, Models, Reasoning, Tools};
-    use crate::text::error::Result;
-    use serde_json::{Value, json};
+    use crate::error::Result;
 
     /// Returns the models `plain` and `thinker`, and a caller who may use both.
     fn stage() -> (Models, Arc<Caller>) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use nsbridge_client::{Key, Keyring, MemoryBroker};
+use nsbridge_gateway_access::{ApiKey, Entry, add};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::callers::access::{self, ApiKey, Entry};
 use crate::config::Config;
 use crate::gateway::Gateway;
 
@@ -22,7 +22,7 @@ impl Door {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (file, key) = (folder.path().join("access.json"), ApiKey::generate().unwrap());
-        access::add(&file, Entry::new(&key, "t".parse().unwrap())).unwrap();
+        add(&file, Entry::new(&key, "t".parse().unwrap())).unwrap();
         let config = json!({
             "server": { "listen": "127.0.0.1:0" }, "broker": { "url": "amqp://127.0.0.1" },
             "keys": { "keyring": "keys.json" }, "access": { "file": file }, "models": { "m": {} }

@@ -1,12 +1,12 @@
 //! Tools and their choice in the shape of Anthropic's interface.
 
+use nsbridge_reply_text::tools::{MOST_TOOLS, Tool, ToolChoice};
+use nsbridge_reply_text::{LONGEST_NAME, is_name};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::{Fields, read};
-use crate::text::output::{LONGEST_NAME, is_name};
-use crate::text::tools::{MOST_TOOLS, Tool, ToolChoice};
+use crate::error::{ApiError, Result};
+use crate::fields::{Fields, read};
 
 /// Tool of the request. Tools of other types have no schema that a model without them could read.
 #[derive(Deserialize)]
@@ -128,10 +128,11 @@ pub(super) fn choice(fields: &mut Fields<'_>, tools: &[Tool]) -> Result<(ToolCho
 
 #[cfg(test)]
 mod tests {
-    use super::{Fields, choice, tools};
-    use crate::text::error::Result;
-    use crate::text::tools::{Tool, ToolChoice};
+    use nsbridge_reply_text::tools::{Tool, ToolChoice};
     use serde_json::{Value, json};
+
+    use super::{Fields, choice, tools};
+    use crate::error::Result;
 
     fn fields(body: &Value) -> Fields<'static> {
         Fields::parse(body.to_string().leak().as_bytes()).unwrap()

@@ -1,13 +1,13 @@
 //! Items of a response's input, as messages of a chat.
 
 use nsbridge_client::{ChatMessage, RequestId, ToolCall};
+use nsbridge_reply_text::tools::namespace;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::api::chat::reply::Message;
+use crate::error::{ApiError, Result};
 use crate::ids;
-use crate::text::error::{ApiError, Result};
-use crate::text::tools::namespace;
 
 /// Item of an input.
 #[derive(Deserialize)]
@@ -49,7 +49,7 @@ pub(super) fn read(input: Value) -> Result<Vec<ChatMessage>> {
     let mut reasoning = String::new();
     for (index, item) in items.into_iter().enumerate() {
         let at = format!("input[{index}]");
-        let item: Item = crate::text::fields::read(&at, item)?;
+        let item: Item = crate::fields::read(&at, item)?;
         match item.kind.as_deref() {
             None | Some("message") => {
                 let role = item.role.as_deref().unwrap_or_default();

@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 
 use nsbridge_client::{FinishReason, Summary, TextPiece, Usage};
+use nsbridge_gateway_replies::{ReplyEnd, ReplyLog};
+use nsbridge_reply_text::tools::namespace;
+use nsbridge_reply_text::{Delta, OutputParser};
 use serde_json::{Map, Value, json};
 
 use super::echo::Object;
 use super::request::ResponsesRequest;
 use crate::api::chat::reply::token_json;
+use crate::api::service_tier::tier_name;
 use crate::ids;
-use crate::replies::reply_log::{Ending, ReplyLog};
-use crate::text::output::{Delta, OutputParser};
-use crate::text::tools::namespace;
 
 /// Item of the output in progress.
 #[derive(Clone, Debug)]
@@ -195,26 +196,26 @@ impl Output {
 /// State of a response.
 pub(super) struct Reply {
     output: Output,
-    ending: Option<Ending>,
+    end: Option<ReplyEnd>,
     begun: bool,
 }
 
 impl Reply {
     /// Returns the state of a reply, from its pieces so far.
     pub(super) fn of(request: &ResponsesRequest, log: &ReplyLog) -> Self {
-        let (mut output, ending) = (Output::new(request, log), log.ending());
+        let (mut output, end) = (Output::new(request, log), log.end());
         let (pieces, _) = log.pieces();
         let mut steps = Vec::new();
         pieces.iter().for_each(|piece| output.push(&piece.piece, &mut steps));
-        if ending.is_some() {
+        if end.is_some() {
             output.end(&mut steps);
         }
-        Self { output, ending, begun: !pieces.is_empty() }
+        Self { output, end, begun: !pieces.is_empty() }
     }
 
     /// Returns the state at the end of a stream.
-    pub(super) fn ended(output: Output, ending: Ending) -> Self {
-        Self { output, ending: Some(ending), begun: true }
+    pub(super) fn ended(output: Output, end: ReplyEnd) -> Self {
+        Self { output, end: Some(end), begun: true }
     }
 }
 
@@ -226,24 +227,25 @@ pub(super) fn created(request: &ResponsesRequest, log: &ReplyLog, status: &str) 
 /// Returns the object of a response.
 pub(super) fn shown(request: &ResponsesRequest, log: &ReplyLog, reply: &Reply) -> Object {
     let usage = |summary: &Summary| usage(&summary.usage, reply.output.reasoning_tokens);
-    let (status, mut more) = match &reply.ending {
+    let (status, mut more) = match &reply.end {
         None if reply.begun => ("in_progress", json!({})),
         None => (if request.background { "queued" } else { "in_progress" }, json!({})),
-        Some(Ending::Done(summary)) => match incomplete(summary.finish_reason) {
+        Some(ReplyEnd::Done(summary)) => match incomplete(summary.finish_reason) {
             Some(reason) => (
                 "incomplete",
                 json!({ "incomplete_details": { "reason": reason }, "usage": usage(summary) }),
             ),
             None => ("completed", json!({ "usage": usage(summary) })),
         },
-        Some(Ending::Failed(error)) if error.code() == "cancelled" => ("cancelled", json!({})),
-        Some(Ending::Failed(error)) => {
-            let code =
-                if error.status().is_client_error() { "invalid_prompt" } else { "server_error" };
-            ("failed", json!({ "error": { "code": code, "message": error.message() } }))
+        Some(ReplyEnd::Failed(failure)) if failure.code() == "cancelled" => {
+            ("cancelled", json!({}))
+        }
+        Some(ReplyEnd::Failed(failure)) => {
+            let code = if failure.is_of_client() { "invalid_prompt" } else { "server_error" };
+            ("failed", json!({ "error": { "code": code, "message": failure.message() } }))
         }
     };
-    more["nsbridge"] = extension(log, reply.ending.as_ref());
+    more["nsbridge"] = extension(log, reply.end.as_ref());
     let open = if status == "in_progress" { "in_progress" } else { "incomplete" };
     body(request, log, status, reply.output.items(open), more)
 }
@@ -272,7 +274,7 @@ fn body(
     head.insert("error".into(), Value::Null);
     head.insert("incomplete_details".into(), Value::Null);
     let mut tail = Map::new();
-    tail.insert("service_tier".into(), log.class.tier().into());
+    tail.insert("service_tier".into(), tier_name(log.class).into());
     tail.insert("output".into(), output.into());
     tail.insert("usage".into(), Value::Null);
     let mut body = Object { head, echo: request.echo.clone(), tail };
@@ -282,14 +284,14 @@ fn body(
 
 /// Returns the fields of a response that OpenAI's interface lacks and that its last event has. They
 /// depend on the request and the end alone, like the rest of the event.
-fn extension(log: &ReplyLog, ending: Option<&Ending>) -> Value {
+fn extension(log: &ReplyLog, end: Option<&ReplyEnd>) -> Value {
     let mut fields = json!({ "seed": log.seed });
-    match ending {
-        Some(Ending::Done(summary)) => {
+    match end {
+        Some(ReplyEnd::Done(summary)) => {
             fields["drafted_tokens"] = summary.usage.drafted_tokens.into();
             fields["accepted_tokens"] = summary.usage.accepted_tokens.into();
         }
-        Some(Ending::Failed(error)) => fields["error_code"] = error.code().into(),
+        Some(ReplyEnd::Failed(failure)) => fields["error_code"] = failure.code().into(),
         None => {}
     }
     fields
@@ -298,7 +300,7 @@ fn extension(log: &ReplyLog, ending: Option<&Ending>) -> Value {
 /// Returns the object of a response, with what this gateway knows of its workers.
 pub(super) fn described(request: &ResponsesRequest, log: &ReplyLog, reply: &Reply) -> Object {
     let mut response = shown(request, log, reply);
-    let mut fields = extension(log, reply.ending.as_ref());
+    let mut fields = extension(log, reply.end.as_ref());
     fields["system_fingerprint"] = log.revision().map(|it| it.as_str().to_owned()).into();
     fields["worker_fingerprint"] = log.pieces().1.map(|print| print.to_string()).into();
     fields["attempts"] = log.attempts().into();

@@ -3,6 +3,9 @@
 use std::collections::HashMap;
 
 use nsbridge_client::{ChatMessage, JsonSchema, ModelName, ResponseFormat, TextInput};
+use nsbridge_gateway_access::Caller;
+use nsbridge_reply_text::tools::{Shape, parse_choice, parse_tools};
+use nsbridge_reply_text::{OutputParser, ToolFormat};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -10,13 +13,10 @@ use super::echo::Echo;
 use super::items;
 use crate::api::chat::request::{apply_tools, tokens};
 use crate::api::sampling::sampling;
-use crate::callers::access::Caller;
-use crate::callers::class::Tier;
+use crate::api::service_tier::Tier;
 use crate::catalog::{Model, Models, Task};
-use crate::text::error::{ApiError, Result};
-use crate::text::fields::{Fields, metadata};
-use crate::text::output::{OutputParser, ToolFormat};
-use crate::text::tools::{Shape, parse_choice, parse_tools};
+use crate::error::{ApiError, Result};
+use crate::fields::{Fields, metadata};
 
 /// Values of `include` that are taken. Those that concern other kinds of input have no effect.
 const INCLUDE: [&str; 7] = [
@@ -130,7 +130,7 @@ impl ResponsesRequest {
         let reasoning = fields.value("reasoning")?;
         let effort: Reasoning = reasoning
             .clone()
-            .map(|value| crate::text::fields::read("reasoning", value))
+            .map(|value| crate::fields::read("reasoning", value))
             .transpose()?
             .unwrap_or_default();
         input.reasoning_effort = effort.effort;
@@ -212,7 +212,7 @@ impl ResponsesRequest {
 
 fn format(text: Option<Value>) -> Result<Option<ResponseFormat>> {
     let Some(text) = text else { return Ok(None) };
-    let text: Text = crate::text::fields::read("text", text)?;
+    let text: Text = crate::fields::read("text", text)?;
     let _ = text.verbosity;
     Ok(match text.format {
         None | Some(Format::Text {}) => None,

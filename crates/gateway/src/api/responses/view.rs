@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nsbridge_client::TextPiece;
+use nsbridge_gateway_replies::{ReplyEnd, ReplyLog};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -10,7 +11,6 @@ use super::echo::Object;
 use super::object::{Item, Kind, Output, Reply, Step, created, incomplete, shown};
 use super::request::ResponsesRequest;
 use crate::api::sse::{Events, View, padding};
-use crate::replies::reply_log::{Ending, ReplyLog};
 
 /// Events of a response.
 pub(crate) struct ResponseView {
@@ -45,22 +45,22 @@ impl View for ResponseView {
         steps.into_iter().for_each(|step| tell(events, step));
     }
 
-    fn end(&mut self, ending: &Ending, events: &mut Events) {
+    fn end(&mut self, end: &ReplyEnd, events: &mut Events) {
         let Some(mut output) = self.output.take() else { return };
         let mut steps = Vec::new();
         output.end(&mut steps);
         // The items of a reply that failed stay open.
-        if matches!(ending, Ending::Done(_)) {
+        if matches!(end, ReplyEnd::Done(_)) {
             steps.into_iter().for_each(|step| tell(events, step));
         }
-        let name = match ending {
-            Ending::Done(summary) if incomplete(summary.finish_reason).is_some() => {
+        let name = match end {
+            ReplyEnd::Done(summary) if incomplete(summary.finish_reason).is_some() => {
                 "response.incomplete"
             }
-            Ending::Done(_) => "response.completed",
-            Ending::Failed(_) => "response.failed",
+            ReplyEnd::Done(_) => "response.completed",
+            ReplyEnd::Failed(_) => "response.failed",
         };
-        let reply = Reply::ended(output, ending.clone());
+        let reply = Reply::ended(output, end.clone());
         let response = shown(&self.request, &self.log, &reply);
         tell_state(events, name, &response);
     }

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::Request;
+use nsbridge_gateway_access::Meter;
 use tokio::time::{Instant, sleep_until};
 use tower_service::Service;
-
-use crate::callers::meter::Meter;
 
 /// Time without a new request after which a connection that has had one is closed.
 const IDLE: Duration = Duration::from_secs(120);

@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{ControlFrame, RequestFrame, RequestHead};
+use nsbridge_gateway_access::Caller;
 use nsbridge_protocol::TraceParent;
 use nsbridge_protocol::topology::{CONTROL_BODY, MAX_TIME_TO_FINISH, header, reply_queue};
 use nsbridge_queue::{Header, Message};
 
-use crate::callers::access::Caller;
 use crate::catalog::Models;
 use crate::sealed::wire::{Answer, Trace};
 
@@ -134,10 +134,10 @@ fn is_number(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use nsbridge_crypto::{Key, RequestHead, seal_control, seal_request};
+    use nsbridge_gateway_access::{Access, ApiKeyId, Caller};
     use nsbridge_protocol::{ControlKind, RequestId, Uuid};
 
     use super::{check, check_control, queue};
-    use crate::callers::access::{Access, ApiKeyId, Caller};
     use crate::catalog::{Model, Models};
     use crate::sealed::wire::Answer;
 

@@ -10,13 +10,12 @@ use axum::extract::ws::{CloseFrame, Message as Frame, WebSocket};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nsbridge_client::Priority;
+use nsbridge_gateway_access::{Caller, Meter};
 use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header, request_queue};
 use nsbridge_queue::{Confirmation, Connection, Consumer, Delivery, Error, Message, Publisher};
 use tokio::time::{Instant, interval};
 
 use super::request::{self, check, check_control, queue};
-use crate::callers::access::{self, Caller};
-use crate::callers::meter::Meter;
 use crate::sealed::wire::{Answer, Command, MOST_PREFETCH, Report, decode, encode};
 use crate::state::{App, Sealed};
 
@@ -279,7 +278,7 @@ impl Session {
             429 => Answer::Refused,
             _ => Answer::Rejected { reason: error.message().to_owned() },
         })?;
-        let bulk = bulk || caller.priority == access::Priority::Bulk;
+        let bulk = bulk || caller.priority == Priority::Bulk;
         let priority = if bulk { Priority::Bulk } else { Priority::Interactive };
         let queue = request_queue(&head.model, priority);
         let message = request::message(frame, &head, reply_to, epoch, trace);

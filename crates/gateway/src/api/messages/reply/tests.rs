@@ -1,7 +1,9 @@
 //! Tests of the events and of the objects that are made of pieces.
 
 use nsbridge_client::{FinishReason, RequestId, Summary, TextPiece, Usage};
+use nsbridge_gateway_replies::{Failure, ReplyEnd};
 use nsbridge_protocol::{Finish, Uuid};
+use nsbridge_reply_text::Delta;
 use proptest::prelude::{any, proptest};
 use proptest::{prop_assert, prop_assert_eq};
 use serde_json::{Value, json};
@@ -9,9 +11,6 @@ use serde_json::{Value, json};
 use super::super::request::tests::parse;
 use super::{Block, Blocks, MessageView, whole};
 use crate::api::sse::{Events, View};
-use crate::replies::reply_log::Ending;
-use crate::text::error::ApiError;
-use crate::text::output::Delta;
 
 const RUN: RequestId = RequestId(Uuid::from_u128(0x018b_cfe5_6800_7000_8000_0000_0000_0001));
 const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
@@ -32,12 +31,12 @@ fn pieces(texts: &[&str]) -> Vec<TextPiece> {
 }
 
 /// Returns the names and the data of the events of a stream.
-fn events(more: &Value, texts: &[&str], ending: &Ending) -> Vec<(String, Value)> {
+fn events(more: &Value, texts: &[&str], end: &ReplyEnd) -> Vec<(String, Value)> {
     let (mut events, request) = (Events::default(), parse(more).unwrap());
     let mut view = MessageView::new(request, RUN);
     view.begin(&mut events);
     pieces(texts).iter().for_each(|piece| view.piece(piece, &mut events));
-    view.end(ending, &mut events);
+    view.end(end, &mut events);
     let text = events.take().unwrap();
     let text = std::str::from_utf8(&text).unwrap();
     let event = |event: &str| {
@@ -51,7 +50,7 @@ fn events(more: &Value, texts: &[&str], ending: &Ending) -> Vec<(String, Value)>
 }
 
 fn done(more: &Value, texts: &[&str], reason: FinishReason) -> Vec<(String, Value)> {
-    events(more, texts, &Ending::Done(summary(reason)))
+    events(more, texts, &ReplyEnd::Done(summary(reason)))
 }
 
 /// Returns the message that a client builds of the events.
@@ -203,7 +202,7 @@ fn the_events_of_a_stream_have_their_order_and_the_usage_is_told_at_the_end() {
 
 #[test]
 fn a_stream_that_fails_ends_with_the_error() {
-    let failed = Ending::Failed(ApiError::timeout("too late"));
+    let failed = ReplyEnd::Failed(Failure::timeout("too late"));
     let events = events(&plain(), &["a"], &failed);
     let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["message_start", "content_block_start", "content_block_delta", "error"]);
