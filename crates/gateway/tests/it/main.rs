@@ -17,5 +17,6 @@ mod refusals;
 mod relay;
 mod replicas;
 mod retries;
+mod snapshots;
 mod tokens;
 mod traces;

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handler::Words;
 use crate::judge::Judge;
+use crate::snapshots::script::{Script, Vectors};
 
 /// Time after which a test gives up.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -50,7 +51,7 @@ struct Ground {
     setup: Setup,
     broker: Arc<dyn Broker>,
     memory: Arc<MemoryBroker>,
-    _workers: [Running; 2],
+    workers: Vec<Running>,
     folder: TempDir,
     keys: [String; 4],
 }
@@ -81,7 +82,7 @@ impl Ground {
             access::add(&file, entry).unwrap();
             key.reveal().to_owned()
         });
-        Arc::new(Self { setup, broker, memory, _workers: [words, judge], folder, keys })
+        Arc::new(Self { setup, broker, memory, workers: vec![words, judge], folder, keys })
     }
 
     fn write_store_key(&self) {
@@ -150,6 +151,19 @@ impl Place {
         );
         let limits = Limits { requests_per_minute: Some(3), ..Limits::default() };
         Ground::new(limits).await.place("grace_s = 1", &tables).await
+    }
+
+    /// Starts a gateway with these lines of `[server]`, these tables, and these limits of the other key.
+    /// It has the models `script` and `vectors`, too.
+    pub(crate) async fn scripted(server: &str, tables: &str, limits: Limits) -> Self {
+        let mut ground = Ground::new(limits).await;
+        ground.write_store_key();
+        let of = |model: &str| Setup { model: model.parse().unwrap(), ..ground.setup.clone() };
+        let broker = &ground.broker;
+        let script = of("script").worker::<Script>(broker.clone(), ()).await.unwrap();
+        let vectors = of("vectors").worker::<Vectors>(broker.clone(), ()).await.unwrap();
+        Arc::get_mut(&mut ground).unwrap().workers.extend([script, vectors]);
+        ground.place(server, tables).await
     }
 
     /// Starts a gateway and workers that send their spans to these collectors.
@@ -389,7 +403,7 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     /// True if a body in chunks has its last chunk.
     pub(crate) whole: bool,
-    head: String,
+    pub(crate) head: String,
     pub(crate) body: String,
 }
 

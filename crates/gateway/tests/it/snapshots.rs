@@ -1,0 +1,14 @@
+//! Snapshots of the answers of all endpoints, byte for byte.
+//!
+//! A change of the gateway that no client may see leaves the files of `snapshots/` as they are. After an
+//! intended change, `NSBRIDGE_WRITE_SNAPSHOTS=1` writes them anew.
+
+mod files;
+mod messages;
+mod pages;
+mod record;
+mod refusals;
+mod responses;
+pub(crate) mod script;
+mod sealed;
+mod texts;
