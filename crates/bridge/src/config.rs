@@ -16,8 +16,8 @@ use zeroize::Zeroizing;
 
 use crate::timing::Timing;
 
-pub use nsbridge_config::{BrokerConfig, ConfigError, password_of};
-use nsbridge_config::{ConfigFile, Environment};
+pub use nsbridge_base::config::{BrokerConfig, ConfigError, password_of};
+use nsbridge_base::config::{ConfigFile, Environment};
 pub use nsbridge_store::StoreConfig;
 pub use store::ModelConfig;
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
@@ -297,7 +297,7 @@ impl Config {
         let file = ConfigFile::read(path).map_err(failed)?;
         let mut environment = Environment::new(environment);
         let keyring = environment.take(KEYRING_JSON);
-        let mut config: Self = nsbridge_config::parse(file.text(), &environment)
+        let mut config: Self = nsbridge_base::config::parse(file.text(), &environment)
             .map_err(|what| ConfigError::new(format!("{shown}: {what}")))?;
         if keyring.is_some() {
             config.keys.keyring_json = keyring;
@@ -328,8 +328,8 @@ impl Config {
         read.or_else(|error| {
             // TOML has no unit type: an empty table stands for it.
             let none = serde_json::from_str("null").ok().filter(|_| empty);
-            let place =
-                nsbridge_config::place(&error).map_or(String::new(), |place| format!("{place}: "));
+            let place = nsbridge_base::config::place(&error)
+                .map_or(String::new(), |place| format!("{place}: "));
             let message = error.inner().message();
             let what = match message.starts_with(&format!("[{JUDGE}]")) {
                 true => message.to_owned(),

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nsbridge_base::chain;
 use nsbridge_crypto::{ByProvider, Entry, KeyProvider, Keyring, Reread, State, WatchedKeyring};
-use nsbridge_handler::chain;
 use nsbridge_protocol::KeyId;
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};

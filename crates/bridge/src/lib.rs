@@ -66,8 +66,6 @@ pub mod worker;
 
 pub use confine::confine;
 pub use nsbridge_checkpoint as checkpoint;
-#[doc(hidden)]
-pub use nsbridge_handler::chain;
 #[cfg(feature = "testing")]
 #[doc(inline)]
 pub use nsbridge_handler::testing;

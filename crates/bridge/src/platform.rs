@@ -177,7 +177,7 @@ impl Outage {
             }
             Err(error) => {
                 if !self.failing {
-                    tracing::warn!(error = %nsbridge_handler::chain(&error), "{what}");
+                    tracing::warn!(error = %nsbridge_base::chain(&error), "{what}");
                 }
                 self.failing = true;
                 None

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nsbridge_base::chain;
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::erased::Servable;
-use nsbridge_handler::{AsyncHandler, Handler, chain};
+use nsbridge_handler::{AsyncHandler, Handler};
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_store::Store;
 use nsbridge_telemetry::{Spans, host_name, stderr_log};
@@ -66,7 +67,7 @@ fn serve_any<H: Servable<K>, K>() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let config = Config::read(&path, nsbridge_config::variables()).map_err(Error::from);
+    let config = Config::read(&path, nsbridge_base::config::variables()).map_err(Error::from);
     match config.and_then(run_any::<H, K>) {
         Ok(()) => {
             flush_log();

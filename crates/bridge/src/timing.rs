@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nsbridge_protocol::Backoff;
+use nsbridge_base::Backoff;
 
 /// Intervals and time limits of a worker, for tests that must not wait them out.
 ///

@@ -10,10 +10,11 @@ mod publish_probe;
 
 use std::sync::Arc;
 
+use nsbridge_base::random::random;
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::Health as HandlerHealth;
 use nsbridge_protocol::ModelName;
-use nsbridge_queue::{Broker, random};
+use nsbridge_queue::Broker;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;

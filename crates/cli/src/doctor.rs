@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         print(what, &finding, arguments.json)?;
         anyhow::Ok(finding.is_ok())
     };
-    let config = match Config::read(&arguments.config, nsbridge_config::variables()) {
+    let config = match Config::read(&arguments.config, nsbridge_base::config::variables()) {
         Ok(mut config) => {
             within(&mut config, arguments.config.parent().unwrap_or(Path::new("")));
             config
@@ -283,7 +283,7 @@ fn toml_to<T: DeserializeOwned>(table: toml::Table, section: &str) -> Result<T> 
 fn print(what: &str, finding: &Finding, as_json: bool) -> std::io::Result<()> {
     let (ok, said) = match finding {
         Ok(said) => (true, said.clone()),
-        Err(error) => (false, nsbridge::chain(error.as_ref())),
+        Err(error) => (false, nsbridge_base::chain(error.as_ref())),
     };
     if as_json {
         print_line(&json!({ "check": what, "ok": ok, "said": said }).to_string())

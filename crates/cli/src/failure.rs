@@ -10,7 +10,7 @@ pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Prints the error and its causes as one sentence.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    status(&format!("error: {}", nsbridge::chain(error.as_ref())));
+    status(&format!("error: {}", nsbridge_base::chain(error.as_ref())));
     ExitCode::FAILURE
 }
 

@@ -130,7 +130,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 fn serve(config: &Path, log: LogFormat) -> Result<ExitCode> {
     nsbridge::log_to_stderr(&LogConfig::new("info,lapin=off", log))?;
     nsbridge::confine()?;
-    let config = Config::read(config, nsbridge_config::variables())?;
+    let config = Config::read(config, nsbridge_base::config::variables())?;
     wait_for(async {
         let gateway = Gateway::connect(config).await?;
         status(&format!("listening at {}", gateway.address()));

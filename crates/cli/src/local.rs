@@ -108,7 +108,7 @@ impl Local {
         };
         drain.begin();
         if let Err(error) = worker.await? {
-            note(&format!("the worker ended badly: {}", nsbridge::chain(&error)));
+            note(&format!("the worker ended badly: {}", nsbridge_base::chain(&error)));
         }
         Ok(done)
     }
@@ -173,7 +173,7 @@ mod tests {
         let _reply = client.submit::<()>(ask).await.unwrap();
         let ended = timeout(Duration::from_secs(30), local.beside(pending::<anyhow::Result<()>>()));
         let error = ended.await.expect("the command must end").unwrap_err();
-        let said = nsbridge::chain(error.as_ref());
+        let said = nsbridge_base::chain(error.as_ref());
         assert!(said.starts_with("the worker in this process has ended"), "{said}");
         assert!(said.contains("a fatal error") && said.lines().count() == 1, "{said}");
     }

@@ -291,7 +291,7 @@ async fn verify(store: &Store, model: Location, json: bool) -> Result<Value> {
     let told = bar.clone();
     let wrong = store.verify(&opened, move |bytes| told.add(bytes)).await?;
     bar.end();
-    let wrong: Vec<_> = wrong.iter().map(|error| nsbridge::chain(error)).collect();
+    let wrong: Vec<_> = wrong.iter().map(|error| nsbridge_base::chain(error)).collect();
     if let Some(first) = wrong.first() {
         if json {
             let found = json!({ "place": place, "good": false, "wrong": wrong });

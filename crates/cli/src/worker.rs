@@ -64,7 +64,7 @@ fn serve(arguments: Arguments) -> Result<()> {
     let Arguments { config: file, python, reload, without_file } = arguments;
     let mut config = match without_file.model {
         Some(model) => WithoutFile { model: None, ..without_file }.config(model),
-        None => Config::read(&file, nsbridge_config::variables())?,
+        None => Config::read(&file, nsbridge_base::config::variables())?,
     };
     if let Some(python) = python {
         let python = std::path::absolute(python).context("finding the current folder")?;
@@ -90,7 +90,7 @@ fn serve(arguments: Arguments) -> Result<()> {
 impl WithoutFile {
     fn config(self, model: ModelName) -> Config {
         let set = |name: &str| {
-            nsbridge_config::variables().find(|(set, _)| set == name).map(|(_, value)| value)
+            nsbridge_base::config::variables().find(|(set, _)| set == name).map(|(_, value)| value)
         };
         let broker = self.broker.or_else(|| set("NSBRIDGE_BROKER__URL"));
         let keyring = self.keyring.or_else(|| set("NSBRIDGE_KEYS__KEYRING").map(PathBuf::from));

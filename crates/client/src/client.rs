@@ -5,6 +5,7 @@ mod builder;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use nsbridge_base::random::bytes;
 use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
 use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, reply_queue};
 use nsbridge_protocol::{ReplayKey, RequestId, TraceParent, Uuid};
@@ -229,7 +230,5 @@ pub(crate) fn begin_trace() -> Result<TraceParent> {
 }
 
 fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|_| nsbridge_crypto::Error::NoRandomness)?;
-    Ok(bytes)
+    Ok(bytes().map_err(|_| nsbridge_crypto::Error::NoRandomness)?)
 }

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use nsbridge_base::random::random;
 use nsbridge_crypto::{ErrorHint, ReplyHead};
 use nsbridge_protocol::RequestId;
 use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header};
 use nsbridge_queue::{
     Confirmation, Consumer, Delivery, Error, Header, Message, Publisher, ReconnectingConnection,
-    Result, random,
+    Result,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;

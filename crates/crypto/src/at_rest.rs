@@ -3,6 +3,7 @@
 use std::fmt;
 
 use hkdf::Hkdf;
+use nsbridge_base::random::bytes;
 use sha2::Sha512;
 
 use crate::aead::Cipher;
@@ -43,8 +44,7 @@ impl AtRest {
     ///
     /// Returns an error if the operating system provides no randomness.
     pub fn seal(&self, place: &[u8], value: &[u8]) -> Result<Vec<u8>> {
-        let mut salt = [0; SALT];
-        getrandom::fill(&mut salt).map_err(|_| Error::NoRandomness)?;
+        let salt = bytes::<SALT>().map_err(|_| Error::NoRandomness)?;
         let mut sealed = [salt.as_slice(), value].concat();
         self.cipher(&salt, place)?.seal(0, SALT, &mut sealed)?;
         Ok(sealed)

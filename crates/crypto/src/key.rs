@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use nsbridge_base::random::bytes;
 use nsbridge_protocol::KeyId;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
@@ -126,7 +127,5 @@ impl DataKey {
 }
 
 fn random() -> Result<[u8; 32]> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
-    Ok(bytes)
+    bytes().map_err(|_| Error::NoRandomness)
 }

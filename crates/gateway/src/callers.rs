@@ -5,6 +5,5 @@ pub(crate) mod class;
 pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod meter;
-pub(crate) mod private_file;
 pub(crate) mod semaphores;
 pub(crate) mod shares;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nsbridge_base::config::{BrokerConfig, ConfigFile, Environment};
 use nsbridge_client::Tenant;
-use nsbridge_config::{BrokerConfig, ConfigFile, Environment};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -277,7 +277,7 @@ impl Config {
         let key = environment.take("NSBRIDGE_STORE__KEY");
         // An empty JSON object would be a table of TOML.
         let api_keys = environment.take("NSBRIDGE_ACCESS__KEYS_JSON");
-        let mut config: Self = nsbridge_config::parse(file.text(), &environment)
+        let mut config: Self = nsbridge_base::config::parse(file.text(), &environment)
             .map_err(|cause| ConfigError::Parse { path: path.to_owned(), cause })?;
         config.exposed = file.exposed(&[("keys", "keyring_json"), ("store", "key")]);
         if keyring.is_some() {
@@ -396,7 +396,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// Cause, with the line and the field.
         #[source]
-        cause: nsbridge_config::ConfigError,
+        cause: nsbridge_base::config::ConfigError,
     },
     /// Fields that do not fit together.
     #[error("{0}")]

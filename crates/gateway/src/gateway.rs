@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use nsbridge_base::private_file::{PrivateFile, PrivateFileError};
+use nsbridge_base::{Reload, chain, random};
 use nsbridge_client::{AmqpBroker, Client, KeyProvider};
 use nsbridge_crypto::{Key, Keyring, Reread, WatchedKeyring};
-use nsbridge_handler::chain;
 use nsbridge_queue::Broker;
 use nsbridge_telemetry::{Spans, host_name};
 use tokio::net::TcpListener;
@@ -22,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 use crate::api::batches;
 use crate::callers::access::{Access, AccessError};
 use crate::callers::memory::Memory;
-use crate::callers::private_file::{PrivateFile, PrivateFileError, Reload};
 use crate::catalog::Models;
 use crate::config::{AccessConfig, Config, ConfigError, Keys, Server, StoreConfig};
 use crate::gateway::heap::Heap;
@@ -235,7 +235,7 @@ pub(crate) async fn assemble(
     let access = open_access(&config.access)?;
     let (mut stores, mut archive, mut hash_key) = (Stores::default(), None, [0; 32]);
     let mut keep = Duration::from_secs(600);
-    getrandom::fill(&mut hash_key).map_err(|_| no_randomness())?;
+    random::fill(&mut hash_key).map_err(|_| no_randomness())?;
     if let Some(kept) = &config.store {
         // A new key would not open what is there.
         let is_new = kept.path.as_ref().is_none_or(|path| !path.exists());
@@ -434,7 +434,7 @@ fn create_key(path: &Path) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut key = zeroize::Zeroizing::new([0; 32]);
-    getrandom::fill(key.as_mut_slice()).map_err(std::io::Error::other)?;
+    random::fill(key.as_mut_slice()).map_err(std::io::Error::other)?;
     let mut file =
         std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     writeln!(file, "{}", STANDARD.encode(*key))

@@ -48,7 +48,6 @@ mod state;
 mod text;
 
 pub use self::callers::access;
-pub use self::callers::private_file::{PrivateFileError, Reload};
 pub use self::catalog::{Model, Reasoning, Task, Tools};
 pub use self::config::{
     AccessConfig, BatchConfig, Config, ConfigError, Keys, Server, StoreConfig, Telemetry,
@@ -59,4 +58,6 @@ pub use self::http::tls::TlsError;
 pub use self::replies::shared::SharedError;
 pub use self::replies::store::StoreError;
 pub use self::sealed::proxy::GatewayBroker;
-pub use nsbridge_config::BrokerConfig;
+pub use nsbridge_base::Reload;
+pub use nsbridge_base::config::BrokerConfig;
+pub use nsbridge_base::private_file::PrivateFileError;

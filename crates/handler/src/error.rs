@@ -119,23 +119,6 @@ impl From<Stop> for Error {
     }
 }
 
-/// Formats an error and its causes in one line.
-///
-/// A cause that the line ends with already is left out: some libraries put their sources into their
-/// own messages.
-pub fn chain(error: &dyn StdError) -> String {
-    let mut line = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let words = cause.to_string();
-        if !line.ends_with(&words) {
-            line = format!("{line}: {words}");
-        }
-        next = cause.source();
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Error, Retryable as _, Stop};

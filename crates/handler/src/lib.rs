@@ -67,8 +67,6 @@ pub mod transcript;
 pub use batch::{Batch, BatchLimits, BatchOptions, Batched, Item};
 pub use buffer::Buffer;
 pub use emitter::{Emitter, Refused};
-#[doc(hidden)]
-pub use error::chain;
 pub use error::{Cause, Error, Result, Retryable};
 pub use handler::{AsyncHandler, Handler, Health};
 pub use job::{AsyncJob, Job, JobInfo};

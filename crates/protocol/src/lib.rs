@@ -16,7 +16,6 @@
 //! | errors | [`ErrorCode`] |
 //! | queues, exchanges and headers | [`topology`] |
 //! | trace context | [`TraceParent`] |
-//! | pauses between tries | [`Backoff`] |
 //!
 //! A request for text, as the worker reads it after the frame was opened:
 //!
@@ -33,7 +32,6 @@
 //! ```
 
 mod attempt;
-mod backoff;
 mod code;
 mod control;
 mod embedding;
@@ -52,7 +50,6 @@ pub mod topology;
 mod trace;
 
 pub use attempt::AttemptNo;
-pub use backoff::{Backoff, Pauses};
 pub use code::ErrorCode;
 pub use control::{ControlKind, Resume};
 pub use embedding::{Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText, EncodingFormat};

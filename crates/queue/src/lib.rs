@@ -13,7 +13,7 @@
 //! | to publish with publisher confirms | [`Connection::publisher`], [`Publisher`], [`Confirmation`] |
 //! | to consume | [`Connection::consume`], [`Consumer`], [`Delivery`] |
 //! | the properties of a message | [`Message`], [`Properties`], [`Header`] |
-//! | pauses between retries | [`Backoff`], whose pauses take a number from [`random`] |
+//! | pauses between retries | [`Backoff`] |
 //! | shorter intervals and time limits, for tests | [`Timing`] |
 //!
 //! ```
@@ -45,7 +45,6 @@ mod error;
 mod limits;
 mod memory;
 mod message;
-mod random;
 mod reconnect;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -65,8 +64,7 @@ pub use limits::Limits;
 pub use memory::MemoryBroker;
 pub use message::{Header, Message, Properties};
 #[doc(no_inline)]
-pub use nsbridge_protocol::{Backoff, Pauses};
-pub use random::{random, random_part};
+pub use nsbridge_base::{Backoff, Pauses};
 pub use reconnect::ReconnectingConnection;
 pub use timing::Timing;
 

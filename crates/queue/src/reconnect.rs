@@ -3,13 +3,14 @@
 use std::error::Error as _;
 use std::sync::Arc;
 
+use nsbridge_base::Backoff;
+use nsbridge_base::random::random;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
 
 use crate::error::Result;
 use crate::timing::Timing;
-use crate::{Broker, Connection, random};
-use nsbridge_protocol::Backoff;
+use crate::{Broker, Connection};
 
 /// Holder of one connection to a broker.
 ///

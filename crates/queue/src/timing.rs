@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nsbridge_protocol::Backoff;
+use nsbridge_base::Backoff;
 
 /// Intervals and time limits of connections to a broker, for tests that must not wait them out.
 ///

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use nsbridge_base::random::random;
 use tokio::sync::Semaphore;
 
 use crate::chunk_writer::ChunkWriter;
 use crate::digest::Digest;
 use crate::error::StoreError;
 use crate::manifest::hex;
-use crate::random::random;
 use crate::stats::Counts;
 
 /// Maximum number of chunks that wait to be written, which bounds their memory. Further chunks are

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nsbridge_handler::{Buffer, chain};
-use nsbridge_protocol::Backoff;
+use nsbridge_base::random::random;
+use nsbridge_base::{Backoff, chain};
+use nsbridge_handler::Buffer;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
@@ -15,7 +16,6 @@ use crate::chunk_writer::{ChunkWriter, Destination};
 use crate::digest::{ChunkHasher, Digest};
 use crate::error::{Failure, Fault, StoreError};
 use crate::objects::{Object, Objects, Reading};
-use crate::random::random;
 use crate::rate_limit::RateLimit;
 use crate::stats::Counts;
 

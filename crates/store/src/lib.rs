@@ -49,7 +49,6 @@ mod location;
 mod manifest;
 mod objects;
 mod pull;
-mod random;
 mod rate_limit;
 mod small_files;
 mod source;

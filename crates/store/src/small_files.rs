@@ -6,14 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 #[cfg(feature = "s3")]
 use nsbridge_aws::Credentials;
-use nsbridge_protocol::Backoff;
+use nsbridge_base::Backoff;
+use nsbridge_base::random::random;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::config::StoreConfig;
 use crate::error::{Fault, StoreError};
 use crate::location::Location;
 use crate::objects::{Folder, Objects};
-use crate::random::random;
 
 /// Time limit of one operation with all its tries.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);

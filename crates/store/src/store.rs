@@ -16,6 +16,8 @@ use tokio::sync::Semaphore;
 #[cfg(feature = "s3")]
 pub use self::push::{Push, Pushed, Pushing};
 
+use nsbridge_base::random::random;
+
 use crate::cache::Cache;
 use crate::config::StoreConfig;
 use crate::contents::Contents;
@@ -24,7 +26,6 @@ use crate::fetch::Fetcher;
 use crate::location::Location;
 use crate::manifest::{MANIFEST, Manifest};
 use crate::objects::Objects as _;
-use crate::random::random;
 use crate::rate_limit::RateLimit;
 use crate::stats::Counts;
 use crate::{objects, pull, verify};

@@ -165,7 +165,7 @@ impl HttpClient for Collector {
                     tracing::warn!(status = %answer.status(), "the collector refuses spans");
                 }
                 Err(error) => {
-                    let error = nsbridge_handler::chain(error);
+                    let error = nsbridge_base::chain(error);
                     tracing::warn!(error, "spans cannot be sent to the collector");
                 }
             }

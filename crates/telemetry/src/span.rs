@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::SystemTime;
 
+use nsbridge_base::random::bytes;
 use nsbridge_protocol::TraceParent;
 use opentelemetry::trace::{Event, SpanKind, Status};
 use opentelemetry::{KeyValue, Value};
@@ -96,7 +97,5 @@ pub fn child(parent: TraceParent) -> TraceParent {
 /// Returns random bytes that need not be secret. Without randomness of the system they are
 /// constant, and all spans appear in one trace.
 fn random<const N: usize>() -> [u8; N] {
-    let mut bytes = [1; N];
-    let _ = getrandom::fill(&mut bytes);
-    bytes
+    bytes().unwrap_or([1; N])
 }

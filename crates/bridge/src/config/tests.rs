@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use nsbridge_config::{Environment, parse};
+use nsbridge_base::config::{Environment, parse};
 
 use super::{BrokerConfig, Config, KeysConfig, LogFormat, WorkerConfig};
 

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use hyper::Request;
-use nsbridge_protocol::{Backoff, Pauses};
-use nsbridge_queue::random;
+use nsbridge_base::random::random;
+use nsbridge_base::{Backoff, Pauses};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nsbridge_base::random;
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::topology::control_queue;
@@ -166,10 +167,7 @@ pub(crate) fn in_a_line(reason: &str) -> String {
 }
 
 fn random() -> Result<u128, Error> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| Error::System {
-        what: "get random bytes",
-        source: std::io::Error::other(error.to_string()),
-    })?;
-    Ok(u128::from_ne_bytes(bytes))
+    let none =
+        |error| Error::System { what: "get random bytes", source: std::io::Error::other(error) };
+    random::bytes().map(u128::from_ne_bytes).map_err(none)
 }

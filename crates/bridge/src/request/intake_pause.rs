@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use nsbridge_protocol::{Backoff, Pauses};
-use nsbridge_queue::random;
+use nsbridge_base::random::random;
+use nsbridge_base::{Backoff, Pauses};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 

@@ -9,8 +9,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nsbridge_base::random::random;
 use nsbridge_protocol::topology::run_record;
-use nsbridge_queue::{Confirmation, Error, Message, Result, random};
+use nsbridge_queue::{Confirmation, Error, Message, Result};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 

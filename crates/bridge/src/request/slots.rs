@@ -13,8 +13,8 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nsbridge_base::random::random_part;
 use nsbridge_protocol::{AttemptNo, Priority};
-use nsbridge_queue::random_part;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;

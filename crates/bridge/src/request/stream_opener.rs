@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nsbridge_base::Pauses;
+use nsbridge_base::random::random;
 use nsbridge_handler::transcript::StartAt;
-use nsbridge_protocol::{AttemptNo, Pauses};
-use nsbridge_queue::random;
+use nsbridge_protocol::AttemptNo;
 use tokio::time::sleep;
 
 use crate::request::reply_stream::{ReplyContext, ReplyStream, StreamError, Undeliverable};

@@ -6,10 +6,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use nsbridge_base::Pauses;
+use nsbridge_base::random::random;
 use nsbridge_crypto::ControlFrame;
 use nsbridge_protocol::topology::{header, request_queue};
-use nsbridge_protocol::{ControlKind, Pauses, Priority};
-use nsbridge_queue::{Connection, Consumer, Delivery, random};
+use nsbridge_protocol::{ControlKind, Priority};
+use nsbridge_queue::{Connection, Consumer, Delivery};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

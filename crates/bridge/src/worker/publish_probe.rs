@@ -5,8 +5,9 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nsbridge_base::random::random;
 use nsbridge_protocol::topology::{PROBE_KEY, REPLY_EXCHANGE};
-use nsbridge_queue::{Connection, Error, Message, Result, random};
+use nsbridge_queue::{Connection, Error, Message, Result};
 use tokio::time::{sleep, timeout};
 
 use crate::request::context::WorkerContext;

@@ -120,7 +120,7 @@ impl Kind {
         match folder.model(settings) {
             Some(Source::Folder(path)) if path.exists() => match Config::read(&Model::at(&path)) {
                 Ok(_) => kind,
-                Err(error) => Self::Nothing(format!("{}: {WRITE}", nsbridge::chain(&error))),
+                Err(error) => Self::Nothing(format!("{}: {WRITE}", nsbridge_base::chain(&error))),
             },
             Some(Source::Other(id)) if id.starts_with("djl://") => {
                 let id = without_secrets(&id);

@@ -55,7 +55,7 @@ pub(super) fn run(
 
 impl<'a> Inspected<'a> {
     fn new(opened: &'a Opened, tokens: u64, dtype: Option<Mix>) -> Result<Self> {
-        let refused = |error| quote(nsbridge::chain(&error));
+        let refused = |error| quote(nsbridge_base::chain(&error));
         let config = Config::read(&opened.model).map_err(refused);
         let checkpoint = match (Checkpoint::open(&opened.model), &config) {
             (Ok(checkpoint), _) => Some(checkpoint),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use hyper::{StatusCode, Uri};
-use nsbridge_protocol::Backoff;
+use nsbridge_base::Backoff;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
@@ -81,7 +81,7 @@ impl Source {
     /// Reads the source once and reports the result.
     pub(super) async fn report(&mut self, source: usize, next: Option<Duration>) -> Report {
         let read = self.read().await.map_err(|error| {
-            let said = nsbridge::chain(error.as_ref());
+            let said = nsbridge_base::chain(error.as_ref());
             Fault { said: plain(&said).into_owned(), next }
         });
         Report { source, at: Instant::now(), read }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use nsbridge_base::FileStamp;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Keyring, KeyringError};
-use crate::file_stamp::FileStamp;
 use crate::key::{DataKey, Key};
 use crate::provider::{KeyError, KeyProvider, Scope};
 use crate::request::RequestFrame;
@@ -151,10 +151,10 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
+    use nsbridge_base::FileStamp;
     use tempfile::TempDir;
 
     use super::{Reread, WatchedKeyring};
-    use crate::file_stamp::FileStamp;
     use crate::key::Key;
     use crate::keyring::{Entry, Keyring, State};
 

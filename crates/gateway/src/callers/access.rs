@@ -27,8 +27,9 @@ pub use limits::{Limit, Limiter, Limits, Refusal, Reservation};
 pub(crate) use origin::is_local;
 pub use watched::AccessFile;
 
+use nsbridge_base::Reload;
+
 use self::key::KeyHash;
-use crate::callers::private_file::Reload;
 
 /// Decision on who may call the gateway.
 #[derive(Debug)]

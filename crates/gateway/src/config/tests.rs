@@ -2,15 +2,15 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use nsbridge_config::Environment;
+use nsbridge_base::config::Environment;
 
 use super::{Config, Server};
 
 const EXAMPLE: &str = include_str!("../../../../deploy/gateway.example.toml");
 
 fn read(text: &str) -> Result<Config, String> {
-    let config: Config =
-        nsbridge_config::parse(text, &Environment::default()).map_err(|error| error.to_string())?;
+    let config: Config = nsbridge_base::config::parse(text, &Environment::default())
+        .map_err(|error| error.to_string())?;
     config.check_connection().map_err(|error| error.to_string())?;
     config.check().map_err(|error| error.to_string())?;
     Ok(config)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use nsbridge_base::private_file::open_own;
 use nsbridge_client::KeyProvider;
 use nsbridge_protocol::Uuid;
 use nsbridge_queue::Broker;
@@ -17,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::batches;
 use crate::callers::access::Caller;
-use crate::callers::private_file::open_own;
 use crate::config::{Config, ConfigError};
 use crate::gateway::{Error, assemble, upkeep};
 use crate::ids;

@@ -10,7 +10,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nsbridge_crypto::FileStamp;
+use nsbridge_base::{FileStamp, Reload};
 use parking_lot::{Mutex, RwLock};
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, ring};
@@ -21,7 +21,7 @@ use rustls::sign::CertifiedKey;
 
 pub(crate) use listener::TlsListener;
 
-use crate::callers::private_file::{PrivateFile, PrivateFileError, Reload};
+use nsbridge_base::private_file::{PrivateFile, PrivateFileError};
 
 const KEY: PrivateFile = PrivateFile { what: "TLS key", most: 64 << 10, of_root: true };
 const MOST_CHAIN_BYTES: u64 = 1 << 20;

@@ -12,8 +12,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use nsbridge_base::chain;
 use nsbridge_client::{ModelName, TextInput, TraceParent};
-use nsbridge_handler::chain;
 use nsbridge_protocol::{RequestId, Uuid};
 use parking_lot::Mutex;
 use tokio::time::Instant;

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt, stream};
+use nsbridge_base::chain;
 use nsbridge_client::RequestId;
 use nsbridge_crypto::{AtRest, Key};
-use nsbridge_handler::chain;
 use nsbridge_protocol::Fingerprint;
 use nsbridge_store::{Location, SmallFiles, StoreError};
 use serde::{Deserialize, Serialize};

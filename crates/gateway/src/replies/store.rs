@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, SystemTime};
 
+use nsbridge_base::private_file::open_own;
 use nsbridge_client::{ModelName, RequestId, Tenant, TextInput};
 use nsbridge_crypto::{AtRest, Key};
 use nsbridge_protocol::{Fingerprint, Uuid};
@@ -23,7 +24,6 @@ use tokio::sync::oneshot;
 
 use crate::callers::class::Class;
 use crate::callers::limits::{prompt_bytes, prompt_tokens};
-use crate::callers::private_file::open_own;
 use crate::replies::reply_end::KeptEnding;
 use crate::replies::reply_log::{Change, Ending, RawPiece};
 use crate::text::extent::Extent;

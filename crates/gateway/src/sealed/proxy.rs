@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::http::{HeaderValue, Uri, header};
+use nsbridge_base::private_file::{PrivateFile, PrivateFileError};
 use nsbridge_queue::{Broker, Connection, Error, Result};
 use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
@@ -25,7 +26,6 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 use zeroize::Zeroizing;
 
 use self::link::Link;
-use crate::callers::private_file::{PrivateFile, PrivateFileError};
 use crate::sealed::wire::MOST_MESSAGE;
 
 /// Path of the page of sealed frames.

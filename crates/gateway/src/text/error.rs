@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use nsbridge_base::chain;
 use nsbridge_client::{Error, ErrorCode};
-use nsbridge_handler::chain;
 use nsbridge_protocol::NO_ROOM;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

@@ -86,7 +86,7 @@ impl Host {
                     }
                 }
                 (Err(error), Some(first)) => return drop(first.send(Err(error))),
-                (Err(error), None) => nsbridge_handler::chain(&error),
+                (Err(error), None) => nsbridge_base::chain(&error),
             };
             self.crashed.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(why = ended, "the Python process ended");
@@ -116,7 +116,7 @@ impl Host {
                     tracing::info!("the changed model is loaded");
                 }
                 Err(error) => {
-                    let why = nsbridge_handler::chain(&error);
+                    let why = nsbridge_base::chain(&error);
                     tracing::warn!(
                         why,
                         "the changed model cannot be loaded; the one before goes on"

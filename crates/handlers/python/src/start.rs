@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nsbridge_base::random;
 use rustix::process::{DumpableBehavior, dumpable_behavior};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
@@ -158,12 +159,8 @@ fn listen(address: &str) -> io::Result<UnixListener> {
 
 /// Returns 128 random bits as hexadecimal digits.
 fn random() -> Result<String, Error> {
-    let mut bytes = [0; 16];
-    let none = |error: getrandom::Error| Error::System {
-        what: "get random bytes",
-        source: io::Error::other(error.to_string()),
-    };
-    getrandom::fill(&mut bytes).map_err(none)?;
+    let none = |error| Error::System { what: "get random bytes", source: io::Error::other(error) };
+    let bytes = random::bytes::<16>().map_err(none)?;
     let mut text = String::new();
     bytes.iter().try_for_each(|byte| write!(text, "{byte:02x}")).expect("a string grows");
     Ok(text)

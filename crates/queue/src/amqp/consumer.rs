@@ -281,6 +281,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use nsbridge_base::random::random;
     use nsbridge_protocol::topology::reply_queue;
     use tokio::sync::watch;
     use tokio::time::timeout;
@@ -288,7 +289,6 @@ mod tests {
     use super::super::topology::declare_reply_queue;
     use super::{Life, Settings, subscribe};
     use crate::amqp::AmqpBroker;
-    use crate::random;
     use crate::timing::Timing;
 
     #[tokio::test]

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use nsbridge_base::random::random;
 use nsbridge_handler::Model;
 use nsbridge_handler::source::files_of;
 
 use super::{Object, Objects, Reading, unusable};
 use crate::chunk_writer::ChunkWriter;
 use crate::error::{Fault, StoreError};
-use crate::random::random;
 
 /// Folder on the local disk.
 #[derive(Clone, Debug)]

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use nsbridge_base::random::random;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::contents::Contents;
 use crate::error::StoreError;
 use crate::fetch::Chunk;
-use crate::random::random;
 
 /// Open partial file: `NAME.part`, or a unique name while another process holds the lock of that
 /// one.

@@ -186,7 +186,7 @@ mod tests {
     async fn a_port_in_use_is_one_sentence() {
         let first = Pages::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let error = Pages::bind(first.addr().unwrap()).await.unwrap_err();
-        let said = nsbridge_handler::chain(&error);
+        let said = nsbridge_base::chain(&error);
         let start = format!("cannot listen on {} ([health] listen): ", first.addr().unwrap());
         assert!(said.starts_with(&start) && said.contains("in use"), "{said}");
     }

@@ -124,7 +124,7 @@ async fn a_task_is_protected_while_it_is_busy_and_released_some_time_after() {
 
 async fn said(answer: Answer) -> String {
     let (_server, protection) = agent(vec![answer]).await;
-    nsbridge_handler::chain(&protection.put(true).await.unwrap_err())
+    nsbridge_base::chain(&protection.put(true).await.unwrap_err())
 }
 
 #[tokio::test]

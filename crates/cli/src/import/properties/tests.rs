@@ -32,7 +32,7 @@ fn a_property_has_the_line_on_which_it_begins() {
 
 #[test]
 fn an_escape_that_java_refuses_is_named_with_its_line() {
-    let refused = |text: &str| nsbridge::chain(parse(text).unwrap_err().as_ref());
+    let refused = |text: &str| nsbridge_base::chain(parse(text).unwrap_err().as_ref());
     assert_eq!(refused("a=b\nc=\\u12\n"), "line 2: an escape \\u needs four hexadecimal digits");
     // Java reads a half, and strings here cannot hold it.
     for half in ["a=\\ud83d", "a=\\ud83dx", "a=\\ude00", "a=\\ud83d\\u0041", "\\ud83d=\\ude00"] {

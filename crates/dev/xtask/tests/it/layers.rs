@@ -10,7 +10,7 @@ use crate::tree::{none, root};
 /// Returns the layer of a crate by its folder; a crate imports only lower layers.
 fn layer(folder: &str) -> Option<u8> {
     Some(match folder {
-        "crates/protocol" | "crates/kernels" | "crates/config" | "crates/aws" => 0,
+        "crates/protocol" | "crates/kernels" | "crates/base" | "crates/aws" => 0,
         "crates/gpu" | "crates/crypto" | "crates/queue" | "crates/handler" => 1,
         "crates/checkpoint" | "crates/client" | "crates/telemetry" => 2,
         "crates/store" => 3,
@@ -28,8 +28,14 @@ fn layer(folder: &str) -> Option<u8> {
 const TESTKIT: &str = "crates/dev/testkit";
 
 /// All that an engine may import of this project.
-const FOR_HANDLERS: [&str; 5] =
-    ["crates/handler", "crates/checkpoint", "crates/kernels", "crates/gpu", "crates/protocol"];
+const FOR_HANDLERS: [&str; 6] = [
+    "crates/handler",
+    "crates/checkpoint",
+    "crates/kernels",
+    "crates/gpu",
+    "crates/protocol",
+    "crates/base",
+];
 
 /// Crates and features that authors of models must not have to build.
 const NOT_FOR_AUTHORS: [&str; 7] = [

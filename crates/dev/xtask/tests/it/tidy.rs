@@ -21,7 +21,7 @@ const NOT_IN_RUST: [([&str; 2], &str); 6] = [
 const EDGES: [&str; 7] = [
     "crates/cli/",
     "crates/bridge/src/serve.rs",
-    "crates/config/src/environment.rs",
+    "crates/base/src/config/environment.rs",
     "crates/dev/",
     // Cargo speaks to a build script by variables, and CUDA is found by one.
     "crates/gpu/build.rs",
@@ -164,7 +164,7 @@ fn a_reader_of_the_environment_is_found_unless_it_is_an_edge() {
     assert_eq!(environment("crates/queue/src/a.rs", text).len(), 1);
     assert_eq!(environment("crates/bridge/src/config.rs", text).len(), 1);
     assert_eq!(environment("crates/queue/src/a.rs", "use std::env;\n").len(), 1);
-    assert_eq!(environment("crates/config/src/environment.rs", text).len(), 0);
+    assert_eq!(environment("crates/base/src/config/environment.rs", text).len(), 0);
     assert_eq!(environment("crates/queue/src/a.rs", "env!(\"CARGO_MANIFEST_DIR\")").len(), 0);
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use nsbridge_protocol::Backoff;
-use nsbridge_queue::random;
+use nsbridge_base::Backoff;
+use nsbridge_base::random::random;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 

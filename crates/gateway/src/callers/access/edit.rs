@@ -10,9 +10,10 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nsbridge_base::private_file::PrivateFileError;
+
 use super::file::{AccessError, load, to_json};
 use super::{ApiKeyId, Entry};
-use crate::callers::private_file::PrivateFileError;
 
 /// Adds the entry of a key to the file. A missing file is created, readable by its owner alone.
 ///

@@ -15,12 +15,12 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use nsbridge_base::private_file::{PrivateFile, PrivateFileError};
 use nsbridge_protocol::{ModelName, Tenant};
 use serde::{Deserialize, Serialize};
 
 use super::key::{ApiKey, ApiKeyId, KeyHash};
 use super::limits::Limits;
-use crate::callers::private_file::{PrivateFile, PrivateFileError};
 
 const KIND: PrivateFile = PrivateFile { what: "API key file", most: 16 << 20, of_root: false };
 

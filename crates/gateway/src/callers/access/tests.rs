@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use nsbridge_base::Reload;
 use tempfile::TempDir;
 
 use super::file::to_json;
 use super::{Access, ApiKey, Caller, Denied, Entry, Priority, Refusal, add, disable};
-use crate::callers::private_file::Reload;
 
 struct Stage {
     _folder: TempDir,

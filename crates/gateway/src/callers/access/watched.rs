@@ -4,12 +4,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nsbridge_crypto::FileStamp;
+use nsbridge_base::{FileStamp, Reload};
 use parking_lot::{Mutex, RwLock};
 
 use super::file::{self, AccessError};
 use super::{Entry, Table};
-use crate::callers::private_file::Reload;
 
 /// API key file that is reloaded when it changes.
 ///

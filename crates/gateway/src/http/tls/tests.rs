@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use axum::serve::Listener;
+use nsbridge_base::Reload;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::version::{TLS12, TLS13};
@@ -22,7 +23,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::{Certificates, TlsListener};
-use crate::callers::private_file::Reload;
 
 struct Stage {
     _folder: TempDir,

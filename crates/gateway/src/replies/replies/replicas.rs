@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nsbridge_handler::chain;
+use nsbridge_base::chain;
 use nsbridge_protocol::RequestId;
 use nsbridge_store::StoreError;
 use tokio::time::{Instant, interval, timeout};

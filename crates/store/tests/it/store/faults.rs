@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use nsbridge_base::chain;
 use nsbridge_checkpoint::{Checkpoint, Order};
-use nsbridge_handler::{Model, chain};
+use nsbridge_handler::Model;
 use nsbridge_store::{StoreError, Wanted};
 use nsbridge_testkit::s3::{Fault, Faults, Kind, Rule, When};
 

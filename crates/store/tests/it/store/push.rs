@@ -166,6 +166,6 @@ async fn l13_a_folder_whose_links_multiply_it_is_not_pushed() {
     }
     let store = store_on(&fixture.server, |_| ());
     let refused = store.push(push_of(folder), |_| ()).await.unwrap_err();
-    let said = nsbridge_handler::chain(&refused);
+    let said = nsbridge_base::chain(&refused);
     assert!(said.contains("it has more than 100000 files and folders"), "{said}");
 }

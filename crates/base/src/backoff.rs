@@ -5,12 +5,12 @@ use std::time::Duration;
 /// Exponential back-off: pauses that double from the first to the longest.
 ///
 /// Each pause is shortened at random by up to half of it, so that many processes do not retry in
-/// step. The caller draws the random number, because this crate reads no randomness.
+/// step. The caller draws the random number, so that a test can fix it.
 ///
 /// ```
 /// use std::time::Duration;
 ///
-/// use nsbridge_protocol::Backoff;
+/// use nsbridge_base::Backoff;
 ///
 /// let mut pauses = Backoff::new(Duration::from_secs(1), Duration::from_secs(3)).pauses();
 /// assert_eq!(pauses.next(0), Duration::from_secs(1));

@@ -2,7 +2,7 @@
 //! environment.
 //!
 //! ```
-//! use nsbridge_config::{Environment, parse};
+//! use nsbridge_base::config::{Environment, parse};
 //!
 //! #[derive(serde::Deserialize)]
 //! struct Config {
@@ -17,7 +17,7 @@
 //! let environment = [("NSBRIDGE_SERVER__THREADS".to_owned(), "9".to_owned())];
 //! let config: Config = parse("[server]\nthreads = 8\n", &Environment::new(environment))?;
 //! assert_eq!(config.server.threads, 9);
-//! # Ok::<(), nsbridge_config::ConfigError>(())
+//! # Ok::<(), nsbridge_base::config::ConfigError>(())
 //! ```
 
 mod broker;

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use crate::ConfigError;
-use crate::environment::Environment;
+use crate::config::ConfigError;
+use crate::config::environment::Environment;
 
 /// Error of a value that does not fit its field, with the path to the field.
 pub type Misfit = serde_path_to_error::Error<toml::de::Error>;
@@ -132,7 +132,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::parse;
-    use crate::environment::Environment;
+    use crate::config::environment::Environment;
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]

@@ -22,3 +22,13 @@ impl FileStamp {
         ]))
     }
 }
+
+/// Outcome of a look at a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reload {
+    /// File that has not changed.
+    Unchanged,
+    /// File that has changed and is in use from now on.
+    Taken,
+}

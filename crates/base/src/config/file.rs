@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::broker::{FileMode, password_of};
+use crate::config::broker::{FileMode, password_of};
 
 /// Text of a configuration file. It is wiped when it is dropped.
 pub struct ConfigFile {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::ConfigError;
+use crate::config::ConfigError;
 
 /// Mode bits that let users other than the owner access a file.
 const OTHERS: u32 = 0o077;

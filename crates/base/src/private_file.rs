@@ -1,4 +1,4 @@
-//! Files of this user alone: API keys and the key of a TLS certificate, and what the gateway writes.
+//! Files of this user alone, such as API keys and the key of a TLS certificate.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 /// # Errors
 ///
 /// Returns the error of the operating system.
-pub(crate) fn open_own(path: &Path) -> io::Result<fs::File> {
+pub fn open_own(path: &Path) -> io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(path)?;
@@ -79,19 +79,24 @@ pub enum PrivateFileError {
 
 /// Kind of a file with secrets, and the rule for its owner and mode.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PrivateFile {
+pub struct PrivateFile {
     /// Noun for error messages, such as `API key file`.
-    pub(crate) what: &'static str,
+    pub what: &'static str,
     /// Maximum size in bytes.
-    pub(crate) most: u64,
+    pub most: u64,
     /// Accepts a file of root that a group can read: certificate tools and Kubernetes write such
     /// files.
-    pub(crate) of_root: bool,
+    pub of_root: bool,
 }
 
 impl PrivateFile {
     /// Reads the file after a check of its owner and mode.
-    pub(crate) fn read(self, path: &Path) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file does not exist, cannot be read, is open to other users, belongs to
+    /// another user or is too large.
+    pub fn read(self, path: &Path) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
         let Self { what, most, .. } = self;
         let io = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::NotFound => {
@@ -136,16 +141,6 @@ impl PrivateFile {
             _ => None,
         }
     }
-}
-
-/// Outcome of a look at a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reload {
-    /// File that has not changed.
-    Unchanged,
-    /// File that has changed and is in use from now on.
-    Taken,
 }
 
 #[cfg(test)]

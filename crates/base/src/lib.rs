@@ -1,0 +1,23 @@
+//! What several crates of nsbridge need and none of them is about: configuration files, back-offs, random
+//! numbers, files that hold secrets.
+//!
+//! | you need | you take |
+//! |---|---|
+//! | a configuration from TOML and the environment | `config`, with the feature of that name |
+//! | an error and its causes in one line | [`chain`](fn@chain) |
+//! | pauses between tries | [`Backoff`] |
+//! | random numbers and bytes | [`random`] |
+//! | whether a file has changed | [`FileStamp`] |
+//! | a file that only its owner may read | [`private_file`] |
+
+mod backoff;
+mod chain;
+#[cfg(feature = "config")]
+pub mod config;
+mod file_stamp;
+pub mod private_file;
+pub mod random;
+
+pub use backoff::{Backoff, Pauses};
+pub use chain::chain;
+pub use file_stamp::{FileStamp, Reload};
