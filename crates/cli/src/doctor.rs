@@ -150,7 +150,7 @@ async fn can_reply(connection: &dyn Connection) -> Result<()> {
     };
     reply.await.map(drop).context(
         "the broker's user cannot publish replies: allow it to write to `nsbridge.reply` \
-         (docs/operating.md, Broker users)",
+         (docs/broker.md, Broker users)",
     )
 }
 
@@ -214,7 +214,7 @@ async fn keep_a_record(connection: &dyn Connection, model: &ModelName) -> Result
     };
     kept.await.context(
         "the broker's user cannot keep run records: allow it to configure and read \
-         `nsbridge.<model>.runs.*` (docs/operating.md, Broker users)",
+         `nsbridge.<model>.runs.*` (docs/broker.md, Broker users)",
     )
 }
 

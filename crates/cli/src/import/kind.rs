@@ -22,7 +22,7 @@ pub(super) enum Kind {
 }
 
 /// Remedy for a model without a handler.
-const WRITE: &str = "write a model.py that loads it (docs/handlers.md, Python), and name it in [handler] \
+const WRITE: &str = "write a model.py that loads it (docs/python.md), and name it in [handler] \
                      entry_point";
 
 /// Modules of `djl_python` that serve language models.

@@ -13,7 +13,7 @@
 //!         yield from self.words
 //! ```
 //!
-//! `docs/handlers.md` describes what a model may do.
+//! `docs/python.md` describes what a model may do.
 
 mod call;
 mod crashes;

@@ -95,9 +95,9 @@ fn everything(metrics: &Metrics) {
 
 #[test]
 fn every_metric_has_a_row_for_the_operator_and_every_row_a_metric() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let table = page.split_once("## Metrics").expect("docs/operating.md has metrics").1;
+    let table = page.split_once("## Metrics").expect("docs/metrics.md has metrics").1;
     let table = table.split("\n## ").next().unwrap();
     let told: BTreeMap<String, String> = table
         .lines()

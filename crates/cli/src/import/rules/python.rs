@@ -306,7 +306,7 @@ fn has_run(import: &Import<'_>) -> bool {
 }
 
 const NO_RUN: &str = "`handle` gets one request at a time: a function `run(inputs)` gets a batch, with [handler] \
-                      batch_size and max_batch_delay (docs/handlers.md, Python)";
+                      batch_size and max_batch_delay (docs/python.md)";
 
 fn batch_size(import: &mut Import<'_>, setting: &Setting) -> Fate {
     match number(setting, 1, MAX_COUNT / 2) {

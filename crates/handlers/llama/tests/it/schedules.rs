@@ -403,7 +403,7 @@ fn m1_a_request_that_gave_memory_to_another_goes_on_with_what_it_has() {
 
 #[test]
 fn every_measure_has_a_row_for_the_operator_and_every_row_a_measure() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/operating.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/metrics.md");
     let page = std::fs::read_to_string(page).unwrap();
     let section = page.split("\n## ").find(|it| it.starts_with("Metrics of the Llama handler"));
     let lines = section.unwrap().lines();

@@ -1,4 +1,4 @@
-//! Examples of `docs/handlers.md`.
+//! Examples of `docs/python.md`.
 
 use nsbridge_handler::Error;
 use nsbridge_handler::testing::check;
@@ -9,7 +9,7 @@ use crate::folder::{Folder, answer};
 /// Returns a folder with the example that has this line.
 #[track_caller]
 fn example(line: &str) -> Folder {
-    let docs = include_str!("../../../../../docs/handlers.md");
+    let docs = include_str!("../../../../../docs/python.md");
     let examples = docs.split("```python\n").skip(1).filter_map(|rest| rest.split("```").next());
     let found: Vec<_> = examples.filter(|example| example.contains(line)).collect();
     assert_eq!(found.len(), 1, "examples with {line}");

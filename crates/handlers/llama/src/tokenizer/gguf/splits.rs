@@ -1,7 +1,7 @@
 //! Rules by which a byte-level vocabulary splits a text into words, by their names in GGUF.
 //!
 //! The rules are those of the models' own `tokenizer.json`. GGUF has a name for each of them.
-//! llama.cpp approximates some, and never normalizes. `docs/handlers.md` lists the proof of each.
+//! llama.cpp approximates some, and never normalizes. `docs/language-models.md` lists the proof of each.
 
 use serde_json::{Value, json};
 
