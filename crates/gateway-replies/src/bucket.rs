@@ -8,6 +8,7 @@
 mod files;
 mod lease;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,8 +21,11 @@ use nsbridge_client::RequestId;
 use nsbridge_crypto::{AtRest, Key};
 use nsbridge_protocol::Fingerprint;
 use nsbridge_store::{Location, SmallFiles, StoreError};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use self::files::{File, id_of, retries_of, retry_of};
@@ -52,6 +56,8 @@ pub struct BucketStore {
     /// Random name of this process.
     replica: Arc<str>,
     writes: TaskTracker,
+    /// Last write of each reply in progress. The receiver has an error when the write has ended.
+    last_writes: Arc<Mutex<HashMap<RequestId, oneshot::Receiver<()>>>>,
 }
 
 /// Request of a reply, and the replica that received it.
@@ -130,12 +136,12 @@ impl BucketStore {
         let replica = format!("{replica:016x}").into();
         let files = Arc::new(SmallFiles::open(location, config).await.map_err(failed)?);
         let (seal, writes) = (Arc::new(AtRest::new(key)), TaskTracker::new());
-        let shared = Self { files, seal, replica, writes };
-        if !shared.has_key().await.map_err(failed)? {
+        let store = Self { files, seal, replica, writes, last_writes: Arc::default() };
+        if !store.has_key().await.map_err(failed)? {
             return Err(SharedError::Key { location: name });
         }
-        shared.beat().await.map_err(failed)?;
-        Ok(shared)
+        store.beat().await.map_err(failed)?;
+        Ok(store)
     }
 
     /// Checks the key against the first replica's, or stores a value that later ones check.
@@ -159,14 +165,39 @@ impl BucketStore {
         request.and(retry)
     }
 
-    /// Writes a file in a task.
-    fn write_later(&self, file: File, state: ReplyState) {
+    /// Runs a write of a reply in a task, after the earlier ones of that reply. None comes after one
+    /// that `is_last`.
+    fn in_turn<T: Send + 'static>(
+        &self,
+        id: RequestId,
+        is_last: bool,
+        write: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let (done, ended) = oneshot::channel();
+        let mut last_writes = self.last_writes.lock();
+        let before = if is_last { last_writes.remove(&id) } else { last_writes.insert(id, ended) };
+        drop(last_writes);
+        self.writes.spawn(async move {
+            if let Some(before) = before {
+                let _ = before.await;
+            }
+            let written = write.await;
+            drop(done);
+            written
+        })
+    }
+
+    /// Writes a file of a reply in its turn.
+    fn write_later(&self, id: RequestId, file: File, state: ReplyState, is_last: bool) {
         if self.writes.len() >= MAX_WAITING_WRITES {
             tracing::warn!("the shared store is too slow: a part of a reply is not shared");
+            if is_last {
+                self.last_writes.lock().remove(&id);
+            }
             return;
         }
         let store = self.clone();
-        self.writes.spawn(async move {
+        self.in_turn(id, is_last, async move {
             if let Err(error) = store.write(file, &state).await {
                 tracing::warn!(error = chain(&error), "a part of a reply is not shared");
             }
@@ -289,7 +320,7 @@ impl ReplyStore for BucketStore {
             return async { Ok(()) }.boxed();
         }
         let (store, record) = (self.clone(), record.clone());
-        let stored = tokio::spawn(async move { store.put(record).await });
+        let stored = self.in_turn(record.id, false, async move { store.put(record).await });
         async move {
             let stored = stored.await.map_err(|_| Unstored)?;
             stored.map_err(|error| {
@@ -309,12 +340,15 @@ impl ReplyStore for BucketStore {
             Change::Piece { fingerprint: fingerprint @ Some(_), new_worker: true, .. } => {
                 let (pieces, end) = (Vec::new(), None);
                 let state = ReplyState { fingerprint: *fingerprint, pieces, end };
-                self.write_later(File::Mark(id), state);
+                self.write_later(id, File::Mark(id), state, false);
             }
             Change::Piece { .. } | Change::Restarted { .. } => {}
-            Change::Interrupted => self.write_later(File::Part(id), ReplyState::of(log, None)),
+            Change::Interrupted => {
+                self.write_later(id, File::Part(id), ReplyState::of(log, None), true);
+            }
             Change::Ended(end) => {
-                self.write_later(File::End(id), ReplyState::of(log, Some(end.clone())));
+                let state = ReplyState::of(log, Some(end.clone()));
+                self.write_later(id, File::End(id), state, true);
             }
         }
     }
@@ -328,7 +362,8 @@ impl ReplyStore for BucketStore {
 
     fn remove(&self, record: &Record) -> BoxFuture<'static, Result<(), Unstored>> {
         let (store, id, retry_hash) = (self.clone(), record.id, record.retry_hash);
-        let deleted = self.writes.spawn(async move { store.delete(id, &retry_hash).await });
+        let delete = async move { store.delete(id, &retry_hash).await };
+        let deleted = self.in_turn(id, true, delete);
         async move {
             let deleted = deleted.await.unwrap_or_default();
             deleted.then_some(()).ok_or(Unstored)

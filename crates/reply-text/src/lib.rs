@@ -7,9 +7,9 @@
 //! ```
 //! use nsbridge_reply_text::{Delta, OutputParser, ToolFormat};
 //!
-//! let mut parser = OutputParser::new(None, Some(ToolFormat::Hermes), None);
+//! let mut parser = OutputParser::new(ToolFormat::Hermes, None);
 //! let mut deltas = parser.push("It is <tool_call>{\"name\": \"clock\", \"arguments\": {}}</tool_call>");
-//! deltas.extend(parser.finish());
+//! deltas.extend(parser.end());
 //! assert_eq!(deltas[0], Delta::Content("It is".to_owned()));
 //! assert!(matches!(&deltas[1], Delta::CallBegin { name, .. } if name == "clock"));
 //! ```
