@@ -142,8 +142,12 @@ mod tests {
     fn the_metrics_of_all_values_exist_from_the_start() {
         let mut registry = Registry::default();
         let name = Name::new("messaging.ends", "Ends, by how");
-        let ends = Registrar::new(&mut registry)
-            .by(&name, "end", ["well", "badly"], || Counter::<u64>::default());
+        let ends = Registrar::new(&mut registry).by(
+            &name,
+            "end",
+            ["well", "badly"],
+            Counter::<u64>::default,
+        );
         ends.of("well").inc();
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
