@@ -8,6 +8,7 @@
 //! | pauses between tries | [`Backoff`] |
 //! | random numbers and bytes | [`random`] |
 //! | whether a file has changed | [`FileStamp`] |
+//! | untrusted text for a terminal | [`plain`](fn@plain) |
 //! | a file that only its owner may read | [`private_file`] |
 
 mod backoff;
@@ -15,9 +16,11 @@ mod chain;
 #[cfg(feature = "config")]
 pub mod config;
 mod file_stamp;
+mod plain;
 pub mod private_file;
 pub mod random;
 
 pub use backoff::{Backoff, Pauses};
 pub use chain::chain;
 pub use file_stamp::{FileStamp, Reload};
+pub use plain::plain;

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use crate::terminal::plain;
+use nsbridge_base::plain;
 
 /// Exit code after Ctrl-C by the convention of shells: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::envelope::{self, Envelope};
+use crate::envelope::Envelope;
 use crate::error::{Error, Result};
 use crate::merge::Merge;
 use crate::pending::Original;
@@ -136,7 +136,7 @@ impl Client {
         let sealed = original.seal()?;
         let bytes = sealed.frame.len() as u64;
         let envelope = original.envelope(None);
-        let mut message = envelope::message(sealed.frame, &envelope, &self.0.reply_queue, clients);
+        let mut message = envelope.message(sealed.frame, &self.0.reply_queue, clients);
         if let Some(of) = replay_of {
             let headers = &mut message.properties.headers;
             headers.insert(header::REPLAY_OF.into(), Header::Text(of.to_string()));

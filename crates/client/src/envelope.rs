@@ -24,17 +24,26 @@ impl Envelope {
     pub(crate) fn queue(&self) -> String {
         request_queue(&self.head.model, self.priority)
     }
+
+    /// Builds the message of a copy. `again` is the number of copies enqueued before.
+    pub(crate) fn message(&self, frame: Vec<u8>, reply_queue: &str, again: u16) -> Message {
+        let Self { head, trace, before, .. } = self;
+        request_message(frame, head, reply_queue, again, [Some(*trace), *before])
+    }
 }
 
-/// Builds the message that carries a sealed request. `again` is the number of copies enqueued
-/// before: a worker that receives a later copy waits for the pieces that the client already has.
-pub(crate) fn message(
+/// Builds the message that carries a sealed request, for clients and for what publishes on behalf of them.
+///
+/// `epoch` is the number of copies enqueued before: a worker that receives a later copy waits for the
+/// pieces that the client already has. `spans` are those of the caller and of an attempt at an earlier
+/// copy.
+pub fn request_message(
     frame: Vec<u8>,
-    envelope: &Envelope,
+    head: &RequestHead,
     reply_queue: &str,
-    again: u16,
+    epoch: u16,
+    spans: [Option<TraceParent>; 2],
 ) -> Message {
-    let Envelope { head, trace, before, .. } = envelope;
     let mut message = Message::new(frame);
     let properties = &mut message.properties;
     properties.message_id = Some(head.id.to_string());
@@ -49,12 +58,13 @@ pub(crate) fn message(
     let headers = &mut properties.headers;
     headers.insert(header::MODEL.into(), Header::Text(head.model.to_string()));
     headers.insert(header::KEY_ID.into(), Header::Text(head.key_id.to_string()));
-    headers.insert(header::TRACE_PARENT.into(), Header::Text(trace.to_string()));
-    if let Some(before) = before {
-        headers.insert(header::TRACE_BEFORE.into(), Header::Text(before.to_string()));
+    for (name, span) in [header::TRACE_PARENT, header::TRACE_BEFORE].into_iter().zip(spans) {
+        if let Some(span) = span {
+            headers.insert(name.into(), Header::Text(span.to_string()));
+        }
     }
-    if again > 0 {
-        headers.insert(header::EPOCH.into(), Header::Int(again.into()));
+    if epoch > 0 {
+        headers.insert(header::EPOCH.into(), Header::Int(epoch.into()));
     }
     message
 }

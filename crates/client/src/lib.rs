@@ -108,6 +108,7 @@ mod scripted;
 mod timing;
 
 pub use client::{Client, ClientBuilder};
+pub use envelope::request_message;
 pub use error::{Error, Result};
 #[cfg(feature = "kms")]
 #[doc(no_inline)]

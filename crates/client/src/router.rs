@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::envelope::{self, Envelope};
+use crate::envelope::Envelope;
 use crate::merge::Merge;
 use crate::pending::{ControlMessage, Original, PendingRequest};
 use crate::timing::Timing;
@@ -225,7 +225,7 @@ impl Router {
                     let mut entry = entry.lock();
                     let (frame, number) = entry.enqueue_again(&self.timing, listening)?;
                     let envelope = entry.envelope()?;
-                    let message = envelope::message(frame, &envelope, reply_queue, number);
+                    let message = envelope.message(frame, reply_queue, number);
                     Some((envelope, message, entry.deadline))
                 })
                 .collect();

@@ -16,14 +16,14 @@ use axum::Router;
 use axum::http::{Method, header};
 use axum::routing::get;
 use nsbridge_client::{ErrorCode, ModelName};
+use nsbridge_telemetry::metrics::Registrar;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Metric, Registry, Unit};
+use prometheus_client::registry::Registry;
 
-use self::names::Name;
 use self::reply::OUTCOMES;
 use crate::catalog::{Models, Task};
 
@@ -177,12 +177,12 @@ impl Metrics {
 impl Inner {
     /// Registers all metrics under their names.
     fn register(registry: &mut Registry, files: &RefusedFiles) -> Self {
-        let mut all = Shelf(registry);
+        let mut all = Registrar::new(registry);
         let requests = all.seconds(&names::REQUEST_DURATION, &requests());
         let first_chunk = all.seconds(&names::FIRST_CHUNK, &first_chunks());
         let durations = all.seconds(&names::DURATION, &durations());
         let token_usage = all.put(&names::TOKEN_USAGE, &token_usage());
-        let mut ours = Shelf(registry.sub_registry_with_prefix("nsbridge_gateway"));
+        let mut ours = Registrar::new(registry.sub_registry_with_prefix("nsbridge_gateway"));
         let [replies, failed, refused] = [(); 3].map(|()| Counters::default());
         for file in [ReloadedFile::Keyring, ReloadedFile::ApiKeys, ReloadedFile::Certificate] {
             // A change that was refused before stays so.
@@ -263,22 +263,6 @@ fn durations() -> Histograms<2> {
 
 fn token_usage() -> Histograms<3> {
     Family::new_with_constructor(|| Histogram::new(names::TOKEN_BUCKETS))
-}
-
-/// Registry that metrics are put into by their names.
-struct Shelf<'a>(&'a mut Registry);
-
-impl Shelf<'_> {
-    fn put<M: Metric + Clone>(&mut self, name: &Name, metric: &M) -> M {
-        self.0.register(name.prometheus(), name.help, metric.clone());
-        metric.clone()
-    }
-
-    fn seconds<M: Metric + Clone>(&mut self, name: &Name, metric: &M) -> M {
-        let unit = Unit::Seconds;
-        self.0.register_with_unit(name.prometheus(), name.help, unit, metric.clone());
-        metric.clone()
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
-//! Spans of requests, exported by OTLP, the plain HTTP client that carries them, and the log on stderr.
+//! Spans of requests, exported by OTLP, the plain HTTP client that carries them, metrics by their names, and
+//! the log on stderr.
 //!
 //! A [`Span`] is made of a few typed attributes and never of log lines, so user text cannot get into
-//! it. [`Spans`] sends those that have ended to a collector. The worker and the gateway use both.
+//! it. [`Spans`] sends those that have ended to a collector. The worker and the gateway use both, and register
+//! their metrics with a [`Registrar`](metrics::Registrar).
 //! Parents travel in the W3C's `traceparent` ([`TraceParent`]).
 //!
 //! ```
@@ -18,6 +20,7 @@
 mod export;
 pub mod http;
 mod log;
+pub mod metrics;
 mod span;
 
 pub use export::{InvalidCollector, Spans, check};

@@ -9,6 +9,7 @@ from typing import Any, Callable, TypeVar
 
 from .amqp import Amqp
 from .broker import Broker
+from .combine import in_order
 from .errors import BrokerError, Closed
 from .inquiry import Timing
 from .keyring import DataKey, KeyProvider, Keyring
@@ -238,8 +239,6 @@ class AsyncClient:
         self, model: str, inputs: Iterable[Any], *, concurrency: int = 32, **options: Any
     ) -> AsyncIterator[Result[Any]]:
         """Returns the complete replies to many inputs, in their order, as bulk requests."""
-        from .combine import in_order
-
         options.setdefault("bulk", True)
 
         async def one(asked: Any) -> Result[Any]:

@@ -9,10 +9,9 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
-from .aio import AsyncClient
 from .constants import MAX_SECONDS
 from .errors import Closed, Deadline, UnexpectedPiece
 from .reply import AsyncReply
@@ -69,6 +68,25 @@ async def in_order(
         await asyncio.gather(*running, return_exceptions=True)
 
 
+class Submitter(Protocol):
+    """Client, as a flow uses it."""
+
+    def submit(
+        self,
+        model: str,
+        input: Any,
+        *,
+        read: Callable[[bytes], P],
+        tenant: str | None,
+        seed: int | None,
+        bulk: bool,
+        timeout: float,
+        trace: str | None,
+    ) -> AsyncReply[P]: ...
+
+    def text(self, model: str, prompt: Prompt, **options: Any) -> AsyncReply[TextPiece]: ...
+
+
 class Flow:
     """Steps of one task, in a context of their own.
 
@@ -79,7 +97,7 @@ class Flow:
 
     def __init__(
         self,
-        client: AsyncClient,
+        client: Submitter,
         *,
         timeout: float = 300,
         seed: int | None = None,

@@ -8,22 +8,35 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable, Generic
+from typing import Any, Callable, Generic, Protocol
 
 from .constants import REASONS, USAGE
 from .errors import Closed, Error, Restarted, failure
 from .events import Done, EnqueuedAgain, Event, Hint, Moved, Opened, Piece, Restart, Waiting
 from .frames import RequestHead
-from .inquiry import Inquiry
+from .inquiry import Inquiry, Timing
+from .keyring import DataKey
 from .merge import Event as Raw
 from .pending import Pending, Progress
 from .request import Request, ResumePoint, traceparent
+from .router import Router
 from .text import P, Result, Summary, Usage, join
 
 AT_ONCE = 1024  # events that are taken at once, for a caller on another thread
 
-if TYPE_CHECKING:
-    from .aio import AsyncClient
+
+class Connected(Protocol):
+    """Client, as a reply uses it."""
+
+    @property
+    def router(self) -> Router: ...
+
+    @property
+    def timing(self) -> Timing: ...
+
+    async def data_key(self, model: str, tenant: str) -> DataKey: ...
+
+    def drop(self, pending: Pending) -> None: ...
 
 
 class AsyncReply(Generic[P]):
@@ -33,7 +46,7 @@ class AsyncReply(Generic[P]):
     the pieces. Leaving its context or dropping it before its end cancels the request.
     """
 
-    def __init__(self, client: AsyncClient, request: Request, read: Callable[[bytes], P]):
+    def __init__(self, client: Connected, request: Request, read: Callable[[bytes], P]):
         request.check()
         self._client, self._request, self._decode = client, request, read
         self._pending: Pending | None = None

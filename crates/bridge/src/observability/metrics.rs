@@ -18,17 +18,17 @@ use std::time::Duration;
 use nsbridge_handler::erased::AnyHandler;
 use nsbridge_protocol::topology::{RETRY_TIERS, RetryTier, model_queue};
 use nsbridge_protocol::{ErrorCode, Fingerprint, ModelName, Priority, Revision};
+use nsbridge_telemetry::metrics::{By, Registrar};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Metric, Registry, Unit};
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 pub(crate) use labels::{Side, Waiting};
 pub(crate) use loading::Phase;
-use names::Name;
 pub(crate) use request::{Outcome, RequestMeter};
 
 /// Metrics of one worker. Cheap to clone.
@@ -329,22 +329,22 @@ impl Inner {
         let measures = measures::Measures::default();
         let of_handler = registry.sub_registry_with_prefix("nsbridge_handler");
         of_handler.register_collector(Box::new(measures.clone()));
-        let mut gen_ai = Shelf(registry.sub_registry_with_labels(labels(operation)));
+        let mut gen_ai = Registrar::new(registry.sub_registry_with_labels(labels(operation)));
         let durations = || Histogram::new(names::DURATION_BUCKETS);
         let first = || Histogram::new(names::FIRST_TOKEN_BUCKETS);
-        let request_durations = By::new("error_type", ERROR_TYPES, durations);
-        gen_ai.seconds(&names::REQUEST_DURATION, &request_durations.family);
+        let request_durations =
+            gen_ai.seconds_by(&names::REQUEST_DURATION, "error_type", ERROR_TYPES, durations);
         let first_token = gen_ai.seconds(&names::FIRST_TOKEN, &first());
         let per_token = Histogram::new(names::PER_TOKEN_BUCKETS);
         let per_token = gen_ai.seconds(&names::PER_TOKEN, &per_token);
 
-        let mut bus = Shelf(registry.sub_registry_with_labels(labels(messaging)));
+        let mut bus = Registrar::new(registry.sub_registry_with_labels(labels(messaging)));
         let consumed = bus.put(&names::CONSUMED, &Counter::default());
-        let processed = By::new("error_type", ERROR_TYPES, durations);
-        bus.seconds(&names::PROCESSED, &processed.family);
+        let processed = bus.seconds_by(&names::PROCESSED, "error_type", ERROR_TYPES, durations);
 
         let ours = registry.sub_registry_with_prefix("nsbridge");
-        let mut ours = Shelf(ours.sub_registry_with_labels(labels([("model", model.as_str())])));
+        let mut ours =
+            Registrar::new(ours.sub_registry_with_labels(labels([("model", model.as_str())])));
         let codes = || ErrorCode::ALL.map(ErrorCode::as_str);
         Self {
             durations: request_durations,
@@ -353,9 +353,8 @@ impl Inner {
             consumed,
             processed,
             queue_wait: {
-                let by = By::new("priority", Priority::ALL.map(Priority::as_str), first);
-                ours.seconds(&names::QUEUE_WAIT, &by.family);
-                by
+                let priorities = Priority::ALL.map(Priority::as_str);
+                ours.seconds_by(&names::QUEUE_WAIT, "priority", priorities, first)
             },
             running: ours.put(&names::REQUESTS_IN_FLIGHT, &Gauge::default()),
             slots: ours.put(&names::SLOTS, &Gauge::default()),
@@ -419,64 +418,6 @@ fn labels<const N: usize>(
     pairs: [(&'static str, &str); N],
 ) -> impl Iterator<Item = (Cow<'static, str>, Cow<'static, str>)> {
     pairs.map(|(label, value)| (label.into(), value.to_owned().into())).into_iter()
-}
-
-/// Registry for metrics with the same labels.
-struct Shelf<'a>(&'a mut Registry);
-
-impl Shelf<'_> {
-    fn put<M: Metric + Clone>(&mut self, name: &Name, metric: &M) -> M {
-        self.0.register(name.prometheus(), name.help, metric.clone());
-        metric.clone()
-    }
-
-    fn seconds<M: Metric + Clone>(&mut self, name: &Name, metric: &M) -> M {
-        let unit = Unit::Seconds;
-        self.0.register_with_unit(name.prometheus(), name.help, unit, metric.clone());
-        metric.clone()
-    }
-
-    fn by<M>(
-        &mut self,
-        name: &Name,
-        label: &'static str,
-        values: impl IntoIterator<Item = &'static str>,
-        zero: fn() -> M,
-    ) -> By<M>
-    where
-        Family<Label, M, fn() -> M>: Metric,
-        M: Clone,
-    {
-        let by = By::new(label, values, zero);
-        self.put(name, &by.family);
-        by
-    }
-}
-
-type Label = [(&'static str, &'static str); 1];
-
-/// Family with one metric for each value of a label, all present from the start.
-struct By<M> {
-    label: &'static str,
-    family: Family<Label, M, fn() -> M>,
-}
-
-impl<M: Clone> By<M> {
-    fn new(
-        label: &'static str,
-        values: impl IntoIterator<Item = &'static str>,
-        zero: fn() -> M,
-    ) -> Self {
-        let family = Family::new_with_constructor(zero);
-        for value in values {
-            drop(family.get_or_create(&[(label, value)]));
-        }
-        Self { label, family }
-    }
-
-    fn of(&self, value: &'static str) -> M {
-        self.family.get_or_create_owned(&[(self.label, value)])
-    }
 }
 
 #[cfg(test)]

@@ -4,29 +4,7 @@
 //! generative AI, of status "Development". Buckets are the conventions' own, extended to the time
 //! that a reply may take.
 
-/// Name and help text of one metric.
-#[derive(Debug)]
-pub(super) struct Name {
-    /// Name as its convention writes it, or ours.
-    name: &'static str,
-    pub(super) help: &'static str,
-}
-
-impl Name {
-    /// Returns the name as Prometheus writes it.
-    pub(super) fn prometheus(&self) -> String {
-        self.name.replace('.', "_")
-    }
-}
-
-/// Defines a constant for each metric.
-macro_rules! names {
-    ($($id:ident = $name:literal, $help:literal;)*) => {
-        $(pub(super) const $id: Name = Name { name: $name, help: $help };)*
-    };
-}
-
-names! {
+nsbridge_telemetry::names! {
     REQUEST_DURATION = "http.server.request.duration",
         "From the headers of a request to the end of its response, of a stream to its last event";
     FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk",

@@ -87,12 +87,22 @@ pub fn quantize(
     told: impl FnMut(Writing),
 ) -> Result<u64, QuantizeError> {
     let dtype = |config: &Config, name: &str, shape: &[usize]| mix.dtype(config, name, shape);
-    write(model, (mix.number(), &dtype), file, told)
+    let kind = Kind { number: mix.number(), dtype: &dtype, convert: blocks::convert };
+    write(model, kind, file, told)
 }
 
-/// Number of a kind of files in GGUF (`llama_ftype` in llama.h), and the type of a tensor of this
-/// name and shape in them.
-type Kind<'a> = (u32, &'a dyn Fn(&Config, &str, &[usize]) -> Dtype);
+/// Kind of a file.
+#[derive(Clone, Copy)]
+struct Kind<'a> {
+    /// Number of the kind in GGUF: `llama_ftype` in llama.h.
+    number: u32,
+    /// Returns the type of a tensor of this name and shape.
+    dtype: &'a dyn Fn(&Config, &str, &[usize]) -> Dtype,
+    convert: Convert,
+}
+
+/// Appends weights in a format that needs no search. Returns false for a format that is not written.
+type Convert = fn(&[f32], Dtype, &mut Vec<u8>) -> bool;
 
 /// Writes a file of any kind; see [`quantize`].
 fn write(
@@ -104,7 +114,7 @@ fn write(
     let config = Config::read(model)?;
     let weights = Weights::read(model)?;
     let (origins, entries) = plan(&config, kind)?;
-    let head = head(&config, kind.0, &entries, &vocabulary(model, &weights));
+    let head = head(&config, kind.number, &entries, &vocabulary(model, &weights));
     let size = |entry: &Entry| entry.bytes().next_multiple_of(ALIGNMENT);
     let all = head.len() as u64 + entries.iter().map(size).sum::<u64>();
     told(Writing::Planned(all));
@@ -118,8 +128,8 @@ fn write(
             Origin::Tensor(name) => {
                 let shape = &entry.shape;
                 let weight = weights.take(name, shape, &Cut::Rows(0..shape[0]))?;
-                let rows =
-                    Rows { name, weight: &weight, entry, order: order(&config, &weights, name) };
+                let (order, convert) = (order(&config, &weights, name), kind.convert);
+                let rows = Rows { name, weight: &weight, entry, order, convert };
                 rows.make(&mut put)?;
             }
             Origin::Factors(factors) => {
@@ -169,7 +179,7 @@ enum Origin {
 fn plan(config: &Config, kind: Kind<'_>) -> Result<(Vec<Origin>, Vec<Entry>), QuantizeError> {
     let mut plan = Vec::new();
     for (name, shape) in tensors(config) {
-        let dtype = kind.1(config, &name, &shape);
+        let dtype = (kind.dtype)(config, &name, &shape);
         let theirs = weights::gguf_name(&name)
             .ok_or_else(|| LoadError::Missing(format!("GGUF has no name for {name}")))?;
         plan.push((Origin::Tensor(name), Entry { name: theirs, shape, dtype }));
@@ -207,6 +217,7 @@ struct Rows<'a> {
     weight: &'a Stored,
     entry: &'a Entry,
     order: Option<usize>,
+    convert: Convert,
 }
 
 impl Rows<'_> {
@@ -269,11 +280,7 @@ impl Rows<'_> {
             return Ok(out);
         }
         let mut out = Vec::with_capacity(numbers.len() * 4);
-        #[cfg(feature = "testing")]
-        if nearest::convert(&numbers, dtype, &mut out) {
-            return Ok(out);
-        }
-        if !blocks::convert(&numbers, dtype, &mut out) {
+        if !(self.convert)(&numbers, dtype, &mut out) {
             return Err(QuantizeError::Unknown { name: self.name.to_owned(), dtype });
         }
         Ok(out)

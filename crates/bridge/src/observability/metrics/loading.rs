@@ -4,10 +4,11 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use nsbridge_store::{Count, Counts};
+use nsbridge_telemetry::metrics::{By, Registrar};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::{By, Metrics, Shelf, names};
+use super::{Metrics, names};
 
 /// Phase of a cold start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,15 +44,13 @@ pub(super) struct Loading {
 }
 
 impl Loading {
-    pub(super) fn register(shelf: &mut Shelf<'_>) -> Self {
+    pub(super) fn register(registrar: &mut Registrar<'_>) -> Self {
         let phases = Phase::ALL.map(Phase::as_str);
-        let phases = By::new("phase", phases, Gauge::<f64, AtomicU64>::default as fn() -> _);
-        shelf.seconds(&names::LOAD_PHASE, &phases.family);
         Self {
-            phases,
-            bytes: shelf.by(&names::MODEL_BYTES, "from", SOURCES, Counter::default),
-            damaged: shelf.by(&names::DAMAGED_CHUNKS, "from", SOURCES, Counter::default),
-            retries: shelf.put(&names::STORE_RETRIES, &Counter::default()),
+            phases: registrar.seconds_by(&names::LOAD_PHASE, "phase", phases, Gauge::default),
+            bytes: registrar.by(&names::MODEL_BYTES, "from", SOURCES, Counter::default),
+            damaged: registrar.by(&names::DAMAGED_CHUNKS, "from", SOURCES, Counter::default),
+            retries: registrar.put(&names::STORE_RETRIES, &Counter::default()),
         }
     }
 }

@@ -4,29 +4,7 @@
 //! both of status "Development". They may still change, and then they change here. Buckets are the
 //! conventions' own, extended to the time that a request may take.
 
-/// Name and help text of one metric.
-#[derive(Debug)]
-pub(super) struct Name {
-    /// Name as its convention writes it, or ours.
-    pub(super) name: &'static str,
-    pub(super) help: &'static str,
-}
-
-impl Name {
-    /// Returns the name as Prometheus writes it.
-    pub(super) fn prometheus(&self) -> String {
-        self.name.replace('.', "_")
-    }
-}
-
-/// Defines a constant for each metric.
-macro_rules! names {
-    ($($id:ident = $name:literal, $help:literal;)*) => {
-        $(pub(super) const $id: Name = Name { name: $name, help: $help };)*
-    };
-}
-
-names! {
+nsbridge_telemetry::names! {
     REQUEST_DURATION = "gen_ai.server.request.duration",
         "From the delivery of a request to its end in this worker";
     FIRST_TOKEN = "gen_ai.server.time_to_first_token",

@@ -1,7 +1,6 @@
 //! Frames of proxies, checked by their heads, and the messages that carry them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
+use nsbridge_client::request_message;
 use nsbridge_crypto::{ControlFrame, RequestFrame, RequestHead};
 use nsbridge_gateway_access::Caller;
 use nsbridge_protocol::TraceParent;
@@ -49,32 +48,11 @@ pub(super) fn check(
 pub(super) fn message(
     frame: &[u8],
     head: &RequestHead,
-    reply_to: String,
+    reply_to: &str,
     epoch: u16,
     trace: Trace,
 ) -> Message {
-    let mut message = Message::new(frame.to_vec());
-    let properties = &mut message.properties;
-    properties.message_id = Some(head.id.to_string());
-    properties.correlation_id = Some(head.id.to_string());
-    properties.reply_to = Some(reply_to);
-    properties.persistent = true;
-    let expires = UNIX_EPOCH + Duration::from_millis(head.expires_at_ms);
-    let left = expires.duration_since(SystemTime::now()).unwrap_or_default();
-    properties.expiration = Some(left);
-    let headers = &mut properties.headers;
-    headers.insert(header::MODEL.into(), Header::Text(head.model.to_string()));
-    headers.insert(header::KEY_ID.into(), Header::Text(head.key_id.to_string()));
-    for (name, span) in [(header::TRACE_PARENT, trace.parent), (header::TRACE_BEFORE, trace.before)]
-    {
-        if let Some(span) = span {
-            headers.insert(name.into(), Header::Text(span.to_string()));
-        }
-    }
-    if epoch > 0 {
-        headers.insert(header::EPOCH.into(), Header::Int(epoch.into()));
-    }
-    message
+    request_message(frame.to_vec(), head, reply_to, epoch, [trace.parent, trace.before])
 }
 
 /// Checks a control frame and its routing key: a model that the caller may use, or one worker.
@@ -133,13 +111,19 @@ fn is_number(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use nsbridge_crypto::{Key, RequestHead, seal_control, seal_request};
-    use nsbridge_gateway_access::{Access, ApiKeyId, Caller};
-    use nsbridge_protocol::{ControlKind, RequestId, Uuid};
+    use std::sync::Arc;
+    use std::time::Duration;
 
-    use super::{check, check_control, queue};
+    use nsbridge_client::{Client, Keyring, Request};
+    use nsbridge_crypto::{Key, RequestFrame, RequestHead, seal_control, seal_request};
+    use nsbridge_gateway_access::{Access, ApiKeyId, Caller};
+    use nsbridge_protocol::topology::{header, model_queue};
+    use nsbridge_protocol::{ControlKind, RequestId, Uuid};
+    use nsbridge_queue::{Broker as _, MemoryBroker};
+
+    use super::{check, check_control, message, queue};
     use crate::catalog::{Model, Models};
-    use crate::sealed::wire::Answer;
+    use crate::sealed::wire::{Answer, Trace};
 
     fn caller(id: &str, models: Option<&[&str]>) -> Caller {
         let access = Access::open_to_all("t".parse().unwrap());
@@ -212,5 +196,30 @@ mod tests {
             assert!(!passes(key), "{key}");
         }
         assert!(check_control(b"odd", "m", &caller, &models).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_relayed_request_has_the_properties_that_its_client_gives_it() {
+        let (broker, model) = (MemoryBroker::new(), "m".parse().unwrap());
+        let connection = broker.connect("worker").await.unwrap();
+        connection.declare_model(&model).await.unwrap();
+        let keys = Keyring::of_key("k".parse().unwrap(), Key::from_bytes([7; 32]));
+        let client = Client::builder().broker(Arc::new(broker)).keys(Arc::new(keys));
+        let client = client.connect().await.unwrap();
+        let request = Request::new(model.clone(), "t".parse().unwrap()).input("Once a bear");
+        let _reply = client.submit::<String>(request).await.unwrap();
+        let mut consumer = connection.consume(&model_queue(&model), 1).await.unwrap();
+        let delivery = consumer.recv().await.unwrap();
+        let mut own = delivery.message.clone();
+
+        let head = RequestFrame::parse(&own.body).unwrap().head().clone();
+        let parent = own.properties.text(header::TRACE_PARENT).unwrap().parse().ok();
+        let reply_to = own.properties.reply_to.clone().unwrap();
+        let trace = Trace { parent, before: None };
+        let relayed = message(&own.body, &head, &reply_to, 0, trace);
+        let [was, is] = [&own, &relayed].map(|message| message.properties.expiration.unwrap());
+        assert!(is <= was && was - is < Duration::from_secs(5), "{was:?} {is:?}");
+        own.properties.expiration = Some(is);
+        assert_eq!(relayed.properties, own.properties);
     }
 }

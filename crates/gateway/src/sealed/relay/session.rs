@@ -281,7 +281,7 @@ impl Session {
         let bulk = bulk || caller.priority == Priority::Bulk;
         let priority = if bulk { Priority::Bulk } else { Priority::Interactive };
         let queue = request_queue(&head.model, priority);
-        let message = request::message(frame, &head, reply_to, epoch, trace);
+        let message = request::message(frame, &head, &reply_to, epoch, trace);
         let (id, name) = (head.id, blake3::hash(frame));
         let confirmed = self.publish("", &queue, message).await;
         self.confirm(frame.len(), async move {

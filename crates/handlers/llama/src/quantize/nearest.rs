@@ -6,7 +6,7 @@ use nsbridge_checkpoint::Dtype;
 use nsbridge_handler::Model;
 use std::fs::File;
 
-use super::{QuantizeError, write};
+use super::{Kind, QuantizeError, blocks, write};
 use crate::config::Config;
 use nsbridge_kernels::Format;
 
@@ -39,7 +39,10 @@ pub fn write_in(model: &Model, format: Format, file: &File) -> Result<u64, Quant
         }
         _ => Dtype::F32,
     };
-    write(model, (number(format), &dtype), file, |_| {})
+    let convert = |weights: &[f32], dtype, out: &mut Vec<u8>| {
+        convert(weights, dtype, out) || blocks::convert(weights, dtype, out)
+    };
+    write(model, Kind { number: number(format), dtype: &dtype, convert }, file, |_| {})
 }
 
 /// Returns the number of a file whose matrices are mostly in this format: `llama_ftype` in llama.h.
@@ -88,7 +91,7 @@ fn dtype_of(format: Format) -> Dtype {
 
 /// Appends the weights in a format to `out`. The weights are finite and fill whole blocks. Returns
 /// false if the format is none of this module's.
-pub(super) fn convert(weights: &[f32], dtype: Dtype, out: &mut Vec<u8>) -> bool {
+fn convert(weights: &[f32], dtype: Dtype, out: &mut Vec<u8>) -> bool {
     let short: fn(&[f32; BLOCK32], &mut Vec<u8>) = match dtype {
         Dtype::Q8_1 => q8_1,
         Dtype::Q4_0 => q4_0,

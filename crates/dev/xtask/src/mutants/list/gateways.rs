@@ -7,10 +7,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A failed or canceled reply is an error of the server after a restart.
     Mutant {
         name: "an-end-that-loses-its-code",
-        file: "crates/gateway/src/replies/reply_end.rs",
+        file: "crates/gateway-replies/src/reply_end.rs",
         edits: &[(
-            "StoredEnd::Failed { error: Some(error), .. } => Self::Failed(*error),",
-            "StoredEnd::Failed { error: Some(error), .. } => Self::Failed(ApiError::internal(error.message())),",
+            "StoredEnd::Failed { error: Some(failure), .. } => Self::Failed(*failure),",
+            "StoredEnd::Failed { error: Some(failure), .. } => Self::Failed(Failure::internal(failure.message())),",
         )],
         judge: Judge::Scenario("gateway-restart-after-cancel", 1),
     },
@@ -27,7 +27,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A field becomes values whatever its size.
     Mutant {
         name: "fields-of-any-size",
-        file: "crates/gateway/src/text/fields.rs",
+        file: "crates/gateway/src/fields.rs",
         edits: &[
             ("if extent.bytes > self.bytes {", "if extent.bytes > isize::MAX as usize {"),
             ("if extent.values > self.values {", "if extent.values > isize::MAX as usize {"),
@@ -44,37 +44,37 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A restarted gateway does not continue the replies that were interrupted.
     Mutant {
         name: "interrupted-streams-wait",
-        file: "crates/gateway/src/replies/runs.rs",
+        file: "crates/gateway-replies/src/replies.rs",
         edits: &[(
-            "            // No task reads it.\n            entry.run.cancel();",
-            "            // No task reads it.",
+            "            // Nothing in this process reads it.\n            entry.log.cancel();",
+            "            // Nothing in this process reads it.",
         )],
         judge: Judge::Scenario("gateway-killed", 1),
     },
     // The pieces that a gateway has kept are not handed to the worker that continues the reply.
     Mutant {
         name: "kept-pieces-are-not-used",
-        file: "crates/gateway/src/replies/runs.rs",
+        file: "crates/gateway-replies/src/replies.rs",
         edits: &[(
-            "revived.run.restore(pieces, fingerprint, None);",
-            "revived.run.restore(pieces.into_iter().take(0).collect(), fingerprint, None);",
+            "revived.log.restore(pieces, fingerprint, None);",
+            "revived.log.restore(pieces.into_iter().take(0).collect(), fingerprint, None);",
         )],
         judge: Judge::Scenario("gateway-and-worker-killed", 1),
     },
     // A client has the id of a response before another replica can find it.
     Mutant {
         name: "first-byte-before-the-record",
-        file: "crates/gateway/src/replies/runs.rs",
+        file: "crates/gateway-replies/src/bucket.rs",
         edits: &[(
-            "let stored = shared.await.map_err(|_| not_stored())?;",
-            "drop(shared);\n            let stored: std::result::Result<(), nsbridge_store::StoreError> = Ok(());",
+            "let stored = stored.await.map_err(|_| Unstored)?;",
+            "drop(stored);\n            let stored: Result<(), StoreError> = Ok(());",
         )],
         judge: Judge::Scenario("replica-takes-over", 2),
     },
     // Another replica draws a seed of its own.
     Mutant {
         name: "seed-of-each-replica",
-        file: "crates/gateway/src/replies/runs/compute.rs",
+        file: "crates/gateway-replies/src/replies/compute.rs",
         edits: &[(
             "ResumePoint::new(*id, *seed, *created_at, *expires_at)",
             "ResumePoint::new(*id, *seed ^ 1, *created_at, *expires_at)",
@@ -84,10 +84,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A retry at another replica is a new request.
     Mutant {
         name: "retry-of-another-replica-is-new",
-        file: "crates/gateway/src/replies/runs/replicas.rs",
+        file: "crates/gateway-replies/src/replies/replicas.rs",
         edits: &[(
-            "Ok(found.filter(|entry| entry.record.join == *join))",
-            "Ok(found.filter(|entry| entry.record.join != *join))",
+            "found.filter(|found| found.record.retry_hash == *retry_hash)",
+            "found.filter(|found| found.record.retry_hash != *retry_hash)",
         )],
         judge: Judge::Scenario("replica-takes-over", 1),
     },

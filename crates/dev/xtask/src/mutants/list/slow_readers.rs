@@ -54,8 +54,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A gateway makes the events of all pieces that a caller has not read at once.
     Mutant {
         name: "a-backlog-is-one-body",
-        file: "crates/gateway/src/replies/run.rs",
-        edits: &[("const MOST_PIECES: usize = 256;", "const MOST_PIECES: usize = usize::MAX;")],
+        file: "crates/gateway-replies/src/reply_log.rs",
+        edits: &[(
+            "const MAX_PIECES_PER_PART: usize = 256;",
+            "const MAX_PIECES_PER_PART: usize = usize::MAX;",
+        )],
         judge: SLOW_READER,
     },
 ];
