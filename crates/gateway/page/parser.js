@@ -6,6 +6,7 @@ import { MarkdownIt } from './vendor/markdown.bundle.js';
 const MAX_LEVEL = 24;
 const MAX_TABLE_CELLS = 10_000;
 const MAX_INLINE_CHARS = 10_000;
+const MAX_INLINE_MARKS = 1000;
 const MAX_ADDRESS_CHARS = 2000;
 
 // Delimiters of formulas, the longer ones first: the beginning, the end, and whether a formula has lines of its own.
@@ -136,7 +137,11 @@ function isEscaped(text, at, from) {
   return (at - begin) % 2 === 1;
 }
 
-// Keeps the marks of an endless line from the parser.
+// Keeps the marks of an endless line from the parser, which searches for each mark's end.
 function long({ tokens }) {
-  for (const token of tokens) if (token.type === 'inline' && token.content.length > MAX_INLINE_CHARS) token.type = 'plain';
+  for (const token of tokens) {
+    const { type, content } = token;
+    const isLong = type === 'inline' && (content.length > MAX_INLINE_CHARS || content.split(/[[\]*_`$~\\<&@]/).length > MAX_INLINE_MARKS);
+    if (isLong) token.type = 'plain';
+  }
 }
