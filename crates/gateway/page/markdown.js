@@ -46,10 +46,7 @@ class Shown {
   }
 
   show(text, isGrowing) {
-    const isSame = text.startsWith(this.text);
-    const hasReferences = Object.keys(this.references).length > 0;
-    // References of a text that grew are those of its parts. At its end they are looked for in the whole.
-    if (!isSame || (!isGrowing && this.isGrowing && hasReferences)) this.clear({});
+    if (!text.startsWith(this.text)) this.clear({});
     this.text = text;
     this.isGrowing = isGrowing;
     this.isSecond = false;

@@ -146,6 +146,7 @@ export async function markdown_becomes_nodes_and_never_markup({ Visit, assert })
   await check('```js\nlet a;\n```', '<pre tabindex="0" data-language="js"><code><span class="code-keyword">let</span> a;</code></pre>');
   await check('- [x] a\n- [ ] b', '<ul><li><input type="checkbox" disabled="" aria-label="Done"> a</li><li><input type="checkbox" disabled="" aria-label="To do"> b</li></ul>');
   await check('[a]\n\n[a]: https://x.y/z', `<p><a href="https://x.y/z" ${link}>a</a></p>`);
+  await check('[a]\n\nb\n\n[a]: https://x.y/z', `<p><a href="https://x.y/z" ${link}>a</a></p><p>b</p>`);
   await check('[a](/settings)', '<p>[a](/settings)</p>');
   await check('main.rs は https://x.y/z。次', `<p>main.rs は <a href="https://x.y/z" ${link}>https://x.y/z</a>。次</p>`);
   const x = '<math><mrow><mi>x</mi></mrow></math>', wide = x.replace('<math>', '<math display="block">');
