@@ -98,7 +98,7 @@ export class MessageView {
     this.root.setAttribute('aria-busy', String(open));
     this.root.classList.toggle('open', open);
     this.root.dataset.state = node.state;
-    if (this.shown !== node.text || this.wasOpen !== open) render(this.body, node.text, open);
+    if (this.shown !== node.text || this.wasOpen !== open) render(this.body, node.text, open).then(this.actions.rendered);
     this.shown = node.text;
     this.wasOpen = open;
     this.details.hidden = !node.reasoning;
