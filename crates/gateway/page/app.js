@@ -148,6 +148,8 @@ async function show(id) {
 
 const actions = {
   versions: node => state.chat.versions(node.parent),
+  // Formulas have another height than their sources.
+  rendered: () => state.pinned && toEnd(),
   async choose(node, name) {
     await state.chat.choose(node);
     showPath();

@@ -98,8 +98,9 @@ export class MessageView {
     this.root.setAttribute('aria-busy', String(open));
     this.root.classList.toggle('open', open);
     this.root.dataset.state = node.state;
-    if (this.shown !== node.text) render(this.body, node.text);
+    if (this.shown !== node.text || this.wasOpen !== open) render(this.body, node.text, open).then(this.actions.rendered);
     this.shown = node.text;
+    this.wasOpen = open;
     this.details.hidden = !node.reasoning;
     if (node.reasoning && this.thoughts.textContent !== node.reasoning) this.thoughts.textContent = node.reasoning;
     this.updateState(open);

@@ -74,8 +74,8 @@ enum Chore {
     Ci,
     /// Tests the gateway's chat page in a headless Chromium.
     ///
-    /// Installs Chromium if permitted, and the packages of npm below target/page. Real gateways and
-    /// workers on a private RabbitMQ answer. Example: cargo xtask page a_killed_gateway_loses_nothing
+    /// Makes the bundles of the page's libraries, and compares them with the committed ones. Installs Chromium if permitted,
+    /// and the packages of npm below target/page and target/page-vendor. Real gateways and workers on a private RabbitMQ answer. Example: cargo xtask page a_killed_gateway_loses_nothing
     Page {
         #[command(flatten)]
         arguments: page::Arguments,

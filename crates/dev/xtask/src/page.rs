@@ -1,5 +1,6 @@
 //! `cargo xtask page`: the tests of the chat page in a browser.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +11,9 @@ use crate::{machine, output};
 
 /// Program that runs the tests.
 const TESTS: &str = "crates/gateway/page/tests/run.mjs";
+
+/// Program that makes the bundles of the page's libraries.
+const BUNDLES: &str = "crates/gateway/page/vendor/build.mjs";
 
 /// Test that takes the pictures of the documentation. It runs only if it is named.
 const PICTURES: &str = "pictures";
@@ -22,14 +26,22 @@ pub(crate) struct Arguments {
     /// Takes the pictures in docs/pictures anew instead.
     #[arg(long, conflicts_with = "tests")]
     pictures: bool,
+    /// Makes the bundles of the page's libraries anew instead, as their lock file pins them.
+    #[arg(long, conflicts_with_all = ["tests", "pictures"])]
+    bundle: bool,
 }
 
-/// Builds the command `nsbridge`, and runs the tests against its gateway and its worker.
+/// Checks the bundles of the page, builds the command `nsbridge`, and runs the tests against its gateway and its worker.
 ///
 /// # Errors
 ///
-/// Returns an error if a test failed, or if something is missing and may not be installed.
+/// Returns an error if a bundle is not what its lock file makes, if a test failed, or if something is missing and may not be installed.
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
+    output::step("the bundles of the page");
+    bundles(&cargo.target_dir(), arguments.bundle)?;
+    if arguments.bundle {
+        return Ok(());
+    }
     output::step("what the tests of the page need");
     machine::rabbitmq::ready()?;
     let smollm2 = machine::models::smollm2()?;
@@ -59,6 +71,15 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
         .env("NSBRIDGE_TEST_NODE", browser.packages)
         .env("NSBRIDGE_TEST_OUT", out);
     ensure!(attended(command)?, "a test of the page failed; it says which above");
+    Ok(())
+}
+
+/// Compares the bundles with the ones that are made of their packages, or writes them.
+fn bundles(target: &Path, write: bool) -> Result<()> {
+    let packages = machine::browser::bundler(target)?;
+    let mut node = in_root("node");
+    node.arg(BUNDLES).arg(packages).args(write.then_some("--write"));
+    ensure!(cargo::run(node)?, "the bundles of the page were not made; it says why above");
     Ok(())
 }
 

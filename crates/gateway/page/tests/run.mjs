@@ -10,7 +10,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { freePort, System, until } from './system.mjs';
 import * as cases from './cases.mjs';
 import * as looks from './looks.mjs';
+import * as markdown from './markdown.mjs';
 import * as pictures from './pictures.mjs';
+import * as spec from './spec.mjs';
 import * as survival from './survival.mjs';
 
 const { NSBRIDGE_TEST_BINARY: binary, NSBRIDGE_TEST_AMQP_URL: broker, NSBRIDGE_TEST_SMOLLM2: smollm2,
@@ -194,8 +196,8 @@ function letters(text) {
 }
 
 const goOn = () => slowWorker.kill('SIGCONT');
-const world = { Visit, system, gateways, goOn, out, assert, until, letters, axe };
-const tests = { ...cases, ...survival, ...looks };
+const world = { Visit, system, gateways, goOn, out, assert, until, letters, axe, require };
+const tests = { ...cases, ...survival, ...looks, ...markdown, ...spec };
 const all = Object.entries({ ...tests, ...(only.includes('pictures') ? pictures : {}) })
   .filter(([name]) => only.length === 0 || only.includes(name));
 let failed = 0;

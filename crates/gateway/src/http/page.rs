@@ -1,5 +1,6 @@
 //! Chat page: files of `crates/gateway/page`, which are a part of the binary.
 //!
+//! Its libraries are bundles in `vendor/`, which are committed: a build needs no Node.js.
 //! The page is a client of `/v1` like any other. It needs no key to be loaded; its requests do.
 
 use std::sync::{Arc, LazyLock};
@@ -28,7 +29,7 @@ macro_rules! file {
 }
 
 /// Files of the page by their names.
-const FILES: [(&str, &[u8]); 13] = [
+const FILES: [(&str, &[u8]); 21] = [
     file!("index.html"),
     file!("style.css"),
     file!("bear.svg"),
@@ -36,12 +37,20 @@ const FILES: [(&str, &[u8]); 13] = [
     file!("api.js"),
     file!("app.js"),
     file!("chat.js"),
+    file!("colors.js"),
     file!("dialogs.js"),
     file!("markdown.js"),
+    file!("math.js"),
+    file!("nodes.js"),
+    file!("parser.js"),
     file!("reply.js"),
     file!("store.js"),
     file!("text.js"),
     file!("view.js"),
+    file!("vendor/LICENSES.txt"),
+    file!("vendor/highlight.bundle.js"),
+    file!("vendor/markdown.bundle.js"),
+    file!("vendor/math.bundle.js"),
 ];
 
 /// Entity tags of the files, in the order of [`FILES`].
@@ -52,7 +61,7 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
 /// Returns the routes of the page.
 pub(crate) fn routes() -> Router<Arc<App>> {
     Router::new().route("/", get(async |headers: HeaderMap| send(INDEX, &headers))).route(
-        "/page/{file}",
+        "/page/{*file}",
         get(async |Path(file): Path<String>, headers: HeaderMap| send(&file, &headers)),
     )
 }
@@ -100,6 +109,7 @@ fn content_type(name: &str) -> &'static str {
         Some("css") => "text/css; charset=utf-8",
         Some("js") => "text/javascript; charset=utf-8",
         Some("svg") => "image/svg+xml",
+        Some("txt") => "text/plain; charset=utf-8",
         _ => "application/octet-stream",
     }
 }
@@ -119,6 +129,13 @@ mod tests {
         [(header::IF_NONE_MATCH, value)].into_iter().collect()
     }
 
+    /// Returns the names of the files in a folder.
+    fn names_in(folder: &Path, prefix: &str) -> BTreeSet<String> {
+        let entries = folder.read_dir().unwrap().map(Result::unwrap);
+        let files = entries.filter(|entry| entry.path().is_file());
+        files.map(|entry| format!("{prefix}{}", entry.file_name().into_string().unwrap())).collect()
+    }
+
     #[test]
     fn every_file_of_the_page_is_served_with_its_type_and_the_policy() {
         for (name, bytes) in FILES {
@@ -130,10 +147,14 @@ mod tests {
         }
         assert_eq!(send("other.js", &HeaderMap::new()).status(), StatusCode::NOT_FOUND);
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("page");
-        let entries = folder.read_dir().unwrap().map(Result::unwrap);
-        let there = entries.filter(|entry| entry.path().is_file());
-        let there: BTreeSet<String> =
-            there.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        let mut there = names_in(&folder, "");
+        // The rest of this folder makes the bundles.
+        let bundles = names_in(&folder.join("vendor"), "vendor/");
+        there.extend(
+            bundles
+                .into_iter()
+                .filter(|name| [".bundle.js", ".txt"].iter().any(|end| name.ends_with(end))),
+        );
         assert_eq!(there, FILES.iter().map(|(name, _)| (*name).to_owned()).collect());
     }
 

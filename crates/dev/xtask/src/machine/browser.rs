@@ -16,8 +16,11 @@ const VARIABLE: &str = "NSBRIDGE_TEST_CHROMIUM";
 /// Names of Chromium in the path.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Folder with the list of packages.
+/// Folder with the list of packages of the tests.
 const TESTS: &str = "crates/gateway/page/tests";
+
+/// Folder with the list of packages that the page has in its bundles.
+const VENDOR: &str = "crates/gateway/page/vendor";
 
 /// Script that succeeds on a version of Node.js that is new enough.
 const NEW_ENOUGH: &str = "process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)";
@@ -38,7 +41,18 @@ pub(crate) struct Browser {
 /// Returns an error with what to install if something is missing and may not be installed.
 pub(crate) fn ready(target: &Path) -> Result<Browser> {
     node()?;
-    Ok(Browser { chromium: chromium()?, packages: packages(target)? })
+    Ok(Browser { chromium: chromium()?, packages: packages(TESTS, target.join("page"))? })
+}
+
+/// Makes sure that Node.js is installed, and installs the packages of the page's bundles with their bundler below
+/// `target`. Returns the folder whose `node_modules` has them.
+///
+/// # Errors
+///
+/// Returns an error with what to install if something is missing.
+pub(crate) fn bundler(target: &Path) -> Result<PathBuf> {
+    node()?;
+    packages(VENDOR, target.join("page-vendor"))
 }
 
 /// Makes sure that Node.js and npm are installed.
@@ -76,11 +90,10 @@ fn which(name: &str) -> PathBuf {
     found.into_iter().find(|path| path.is_file()).unwrap_or_else(|| name.into())
 }
 
-/// Installs the packages of the list, as the lock file pins them, unless they are there.
-fn packages(target: &Path) -> Result<PathBuf> {
-    let folder = target.join("page");
+/// Installs the packages of a list, as its lock file pins them, unless they are there.
+fn packages(list: &str, folder: PathBuf) -> Result<PathBuf> {
     let lock = |place: &Path| fs::read(place.join("package-lock.json")).ok();
-    let sources = root().join(TESTS);
+    let sources = root().join(list);
     // npm writes this file last.
     let is_whole = folder.join("node_modules/.package-lock.json").is_file();
     if is_whole && lock(&folder) == lock(&sources) {
@@ -94,6 +107,6 @@ fn packages(target: &Path) -> Result<PathBuf> {
     }
     let mut npm = Command::new("npm");
     npm.current_dir(&folder).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]);
-    ensure!(run(npm)?, "npm could not install the packages of {TESTS}; it says why above");
+    ensure!(run(npm)?, "npm could not install the packages of {list}; it says why above");
     Ok(folder)
 }
