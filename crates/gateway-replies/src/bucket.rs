@@ -31,7 +31,8 @@ use tokio_util::task::TaskTracker;
 use self::files::{File, id_of, retries_of, retry_of};
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Change, RawPiece, ReplyLog};
-use crate::store::{Record, ReplyStore, StoredReply, Times, Unstored};
+use crate::record::Record;
+use crate::store::{ReplyStore, StoredReply, Times, Unstored};
 
 /// Maximum number of writes that run or wait. Pieces and ends beyond it are not shared, and computed
 /// again if needed.

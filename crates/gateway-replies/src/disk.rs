@@ -29,7 +29,8 @@ pub(crate) use self::index::Room;
 pub use self::objects::{CHUNK_BYTES, Edit, Kind};
 use crate::reply_end::{ReplyEnd, former_failure};
 use crate::reply_log::{Change, RawPiece, ReplyLog};
-use crate::store::{READ_BY_ID, Record, ReplyStore, StoredReply, Times, Unstored};
+use crate::record::{READ_BY_ID, Record};
+use crate::store::{ReplyStore, StoredReply, Times, Unstored};
 
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
 const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");

@@ -28,7 +28,8 @@ use crate::failure::{Failure, Result};
 use crate::observer::Observer;
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Reader, ReplyLog};
-use crate::store::{READ_BY_ID, Record, ReplyStore, StoredReply, Times};
+use crate::record::{READ_BY_ID, Record};
+use crate::store::{ReplyStore, StoredReply, Times};
 
 /// Time limit for the publishing of a request whose client waits. The broker is then taken for
 /// unreachable.

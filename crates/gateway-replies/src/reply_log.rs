@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Result};
 use crate::reply_end::ReplyEnd;
-use crate::store::Record;
+use crate::record::Record;
 
 /// Maximum number of pieces of a part. A connection makes events of a whole part at once, so one that
 /// reads slowly would have the events of most of its reply in memory.

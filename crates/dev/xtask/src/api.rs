@@ -62,6 +62,10 @@ pub(crate) fn run(cargo: &Cargo, write: bool) -> Result<()> {
     Ok(())
 }
 
+/// Libraries that only one other crate of this project uses: parts of the gateway and of the command.
+const PARTS: [&str; 4] =
+    ["nsbridge-gateway-replies", "nsbridge-import-djl", "nsbridge-reply-text", "nsbridge-top"];
+
 /// Library of this project that others use.
 struct Library {
     package: String,
@@ -69,7 +73,7 @@ struct Library {
     name: String,
 }
 
-/// Returns the libraries below `crates`, except those for development.
+/// Returns the libraries below `crates`, except those for development and [`PARTS`].
 fn libraries(cargo: &Cargo) -> Result<Vec<Library>> {
     let metadata = cargo.metadata(&["--no-deps"])?;
     let mut libraries = Vec::new();
@@ -85,6 +89,9 @@ fn libraries(cargo: &Cargo) -> Result<Vec<Library>> {
             kinds.filter_map(|kind| kind.as_str()).any(|kind| kind == "lib")
         };
         let package = package["name"].as_str().unwrap_or_default().to_owned();
+        if PARTS.contains(&package.as_str()) {
+            continue;
+        }
         libraries.extend(targets.filter(is_library).map(|target| Library {
             package: package.clone(),
             name: target["name"].as_str().unwrap_or_default().replace('-', "_"),

@@ -11,7 +11,8 @@ use super::files::hex;
 use super::{BucketStore, SharedError};
 use crate::reply_log::{Change, ReplyLog};
 use crate::store::testing::{Bench, TIMES, conformance, done, piece, record_of_age};
-use crate::store::{Record, ReplyStore as _};
+use crate::record::Record;
+use crate::store::ReplyStore as _;
 
 /// Folder of several replicas.
 struct Folder(TempDir);

@@ -13,7 +13,8 @@ use crate::failure::Failure;
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Change, ReplyLog};
 use crate::store::testing::{self, Bench, TIMES, conformance, done, record};
-use crate::store::{Record, ReplyStore as _};
+use crate::record::Record;
+use crate::store::ReplyStore as _;
 
 /// Folder of a database.
 struct Disk(TempDir);

@@ -14,7 +14,7 @@ use super::{Entry, Replies};
 use crate::failure::{Failure, Result};
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Change, RawPiece};
-use crate::store::Record;
+use crate::record::Record;
 
 impl Replies {
     /// Submits the request of an entry, and reads its reply, in a task: a client that leaves in the

@@ -10,7 +10,8 @@ use super::{Ask, Entry, Replies, RequestContext, SEED_BITS};
 use crate::failure::Result;
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Reader, ReplyLog};
-use crate::store::{Record, ReplyStore as _};
+use crate::record::Record;
+use crate::store::ReplyStore as _;
 
 /// Line of a batch, as a request.
 #[derive(Clone, Debug)]

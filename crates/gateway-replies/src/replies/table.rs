@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::reply_log::ReplyLog;
-use crate::store::{Record, StoredReply};
+use crate::record::Record;
+use crate::store::StoredReply;
 
 /// Replies that a gateway has in memory.
 #[derive(Default)]

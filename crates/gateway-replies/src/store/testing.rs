@@ -9,7 +9,8 @@ use nsbridge_client::{Error, ErrorCode, RequestId, Summary, TextInput};
 use nsbridge_gateway_access::Priority;
 use nsbridge_protocol::{Fingerprint, Finish, NO_ROOM, Uuid};
 
-use super::{Record, ReplyStore, StoredReply, Times};
+use super::{ReplyStore, StoredReply, Times};
+use crate::record::Record;
 use crate::failure::Failure;
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Change, RawPiece, ReplyLog};

@@ -1,7 +1,7 @@
 //! Snapshots of the answers of all endpoints, byte for byte.
 //!
 //! A change of the gateway that no client may see leaves the files of `snapshots/` as they are. After an
-//! intended change, `NSBRIDGE_WRITE_SNAPSHOTS=1` writes them anew.
+//! intended change, remove a file: the test writes it anew.
 
 mod files;
 mod messages;

@@ -140,7 +140,7 @@ fn has_test(source: &str, name: &str) -> bool {
     let (mut is_test, mut in_list, mut is_listed, mut is_function) = (false, false, false, false);
     for line in source.lines().map(str::trim) {
         match line {
-            "stories! {" => in_list = true,
+            "stories! {" | "crate::store::testing::rules! { $bench =>" => in_list = true,
             "$crate::conformance! { @each $bench, [$(#[$attribute])+]" => in_list = true,
             "}" => in_list = false,
             _ if line.starts_with("#[") => {

@@ -12,7 +12,7 @@ use crate::tree::{none, root, text};
 
 /// Values that users write with a base, `T { a, ..T::default() }`. Their documentation says so.
 const WRITTEN: [&str; 18] = [
-    "nsbridge-gateway Limits",
+    "nsbridge-gateway-access Limits",
     "nsbridge-gateway Model",
     "nsbridge-handler BatchLimits",
     "nsbridge-handler BatchOptions",
@@ -36,7 +36,7 @@ const WRITTEN: [&str; 18] = [
 const SENTENCE: &str = "minor versions add fields";
 
 /// Types whose fields or variants are fixed: another one is a new major version.
-const FIXED: [&str; 47] = [
+const FIXED: [&str; 49] = [
     // Laid out by version 1 of the wire protocol.
     "nsbridge-crypto ContentType",
     "nsbridge-crypto DataKey",
@@ -79,6 +79,8 @@ const FIXED: [&str; 47] = [
     "nsbridge-kernels Source",
     "nsbridge-llama Chunk",
     // Outcomes and kinds that a caller must treat one by one.
+    "nsbridge-gateway-access Limit",
+    "nsbridge-gateway-access Refusal",
     "nsbridge-crypto Read",
     "nsbridge-crypto Reread",
     "nsbridge-gpu Choice",

@@ -12,7 +12,10 @@ fn layer(folder: &str) -> Option<u8> {
     Some(match folder {
         "crates/protocol" | "crates/kernels" | "crates/base" | "crates/aws"
         | "crates/reply-text" => 0,
-        "crates/gpu" | "crates/crypto" | "crates/queue" | "crates/handler"
+        "crates/gpu"
+        | "crates/crypto"
+        | "crates/queue"
+        | "crates/handler"
         | "crates/gateway-access" => 1,
         "crates/checkpoint" | "crates/client" | "crates/telemetry" => 2,
         "crates/store" => 3,

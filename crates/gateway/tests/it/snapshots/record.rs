@@ -11,9 +11,6 @@ use tokio::time::sleep;
 
 use crate::place::{Answer, Place, TEST_TIMEOUT, request};
 
-/// Variable of the environment that makes a test write its file.
-const WRITE: &str = "NSBRIDGE_WRITE_SNAPSHOTS";
-
 /// Maximum number of characters of a request that the record shows.
 const MAX_SHOWN_CHARS: usize = 400;
 
@@ -148,17 +145,17 @@ impl Record {
         }
     }
 
-    /// Compares the record with its file, or writes the file.
+    /// Compares the record with its file. A file that is not there is written.
     pub(super) fn check(self, name: &str) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/snapshots");
         let file = folder.join(format!("{name}.txt"));
-        if std::env::var_os(WRITE).is_some() {
+        if !file.exists() {
             std::fs::write(&file, self.text).unwrap();
-            return;
+            panic!("{} is written; read it, and commit it", file.display());
         }
-        let expected = std::fs::read_to_string(&file).unwrap_or_default();
+        let expected = std::fs::read_to_string(&file).unwrap();
         if let Some(difference) = difference(&expected, &self.text) {
-            panic!("{}: {difference}\n\n{WRITE}=1 writes the file anew", file.display());
+            panic!("{}: {difference}\n\nto have the file written anew, remove it", file.display());
         }
     }
 }
