@@ -1,5 +1,5 @@
-//! What several crates of nsbridge need and none of them is about: configuration files, back-offs, random
-//! numbers, files that hold secrets.
+//! Ground of the other crates of nsbridge: configuration files, back-offs, random numbers, files that
+//! hold secrets.
 //!
 //! | you need | you take |
 //! |---|---|

@@ -29,9 +29,9 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use self::files::{File, id_of, retries_of, retry_of};
+use crate::record::Record;
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Change, RawPiece, ReplyLog};
-use crate::record::Record;
 use crate::store::{ReplyStore, StoredReply, Times, Unstored};
 
 /// Maximum number of writes that run or wait. Pieces and ends beyond it are not shared, and computed

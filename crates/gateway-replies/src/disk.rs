@@ -27,9 +27,9 @@ use tokio::sync::oneshot;
 use self::index::Index;
 pub(crate) use self::index::Room;
 pub use self::objects::{CHUNK_BYTES, Edit, Kind};
+use crate::record::{READ_BY_ID, Record};
 use crate::reply_end::{ReplyEnd, former_failure};
 use crate::reply_log::{Change, RawPiece, ReplyLog};
-use crate::record::{READ_BY_ID, Record};
 use crate::store::{ReplyStore, StoredReply, Times, Unstored};
 
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");

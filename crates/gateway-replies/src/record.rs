@@ -81,4 +81,3 @@ impl fmt::Debug for Record {
         f.debug_struct("Record").field("id", &self.id).finish_non_exhaustive()
     }
 }
-

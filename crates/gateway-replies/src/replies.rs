@@ -26,9 +26,9 @@ use crate::bucket::BucketStore;
 use crate::disk::{DiskStore, Room};
 use crate::failure::{Failure, Result};
 use crate::observer::Observer;
+use crate::record::{READ_BY_ID, Record};
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Reader, ReplyLog};
-use crate::record::{READ_BY_ID, Record};
 use crate::store::{ReplyStore, StoredReply, Times};
 
 /// Time limit for the publishing of a request whose client waits. The broker is then taken for
@@ -62,7 +62,7 @@ impl fmt::Debug for Ask {
     }
 }
 
-/// What a request has beside its body, as far as it concerns the reply.
+/// Headers of a request, and other things beside its body, that concern the reply.
 #[derive(Clone, Debug, Default)]
 pub struct RequestContext {
     /// Parent of the spans of workers.

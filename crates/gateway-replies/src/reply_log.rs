@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Result};
-use crate::reply_end::ReplyEnd;
 use crate::record::Record;
+use crate::reply_end::ReplyEnd;
 
 /// Maximum number of pieces of a part. A connection makes events of a whole part at once, so one that
 /// reads slowly would have the events of most of its reply in memory.
@@ -334,7 +334,7 @@ pub struct Reader {
     restarts: u32,
 }
 
-/// Next part of a reply: pieces that are there at once, up to [`MAX_PIECES_PER_PART`], and the end if it follows
+/// Next part of a reply: pieces that are there at once, up to 256, and the end if it follows
 /// them.
 #[derive(Debug, Default)]
 pub struct Part {

@@ -9,10 +9,10 @@ use tempfile::TempDir;
 
 use super::files::hex;
 use super::{BucketStore, SharedError};
-use crate::reply_log::{Change, ReplyLog};
-use crate::store::testing::{Bench, TIMES, conformance, done, piece, record_of_age};
 use crate::record::Record;
+use crate::reply_log::{Change, ReplyLog};
 use crate::store::ReplyStore as _;
+use crate::store::testing::{Bench, TIMES, conformance, done, piece, record_of_age};
 
 /// Folder of several replicas.
 struct Folder(TempDir);

@@ -142,7 +142,7 @@ impl DiskStore {
         write().map_err(|error| unstored(&error))
     }
 
-    /// Removes the parts of an object and then its record. Up to [`MAX_REMOVED_AT_ONCE`] parts and the record
+    /// Removes the parts of an object and then its record. Up to 4,096 parts and the record
     /// go in one transaction. After an error or a crash the record may be there with some of its parts.
     ///
     /// # Errors

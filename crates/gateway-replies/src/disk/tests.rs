@@ -10,11 +10,11 @@ use tempfile::TempDir;
 
 use super::{CHUNK_BYTES, DiskStore, Kind, StoreError};
 use crate::failure::Failure;
+use crate::record::Record;
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Change, ReplyLog};
-use crate::store::testing::{self, Bench, TIMES, conformance, done, record};
-use crate::record::Record;
 use crate::store::ReplyStore as _;
+use crate::store::testing::{self, Bench, TIMES, conformance, done, record};
 
 /// Folder of a database.
 struct Disk(TempDir);

@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout};
 use super::settle::{self, settle};
 use super::{Entry, Replies};
 use crate::failure::{Failure, Result};
+use crate::record::Record;
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Change, RawPiece};
-use crate::record::Record;
 
 impl Replies {
     /// Submits the request of an entry, and reads its reply, in a task: a client that leaves in the

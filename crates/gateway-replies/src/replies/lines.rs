@@ -8,9 +8,9 @@ use nsbridge_protocol::{RequestId, Uuid};
 
 use super::{Ask, Entry, Replies, RequestContext, SEED_BITS};
 use crate::failure::Result;
+use crate::record::Record;
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Reader, ReplyLog};
-use crate::record::Record;
 use crate::store::ReplyStore as _;
 
 /// Line of a batch, as a request.

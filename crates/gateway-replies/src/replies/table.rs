@@ -10,8 +10,8 @@ use nsbridge_protocol::{RequestId, Tenant};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::reply_log::ReplyLog;
 use crate::record::Record;
+use crate::reply_log::ReplyLog;
 use crate::store::StoredReply;
 
 /// Replies that a gateway has in memory.
@@ -32,9 +32,9 @@ pub(super) struct Table {
 
 /// Reply with its request.
 pub struct Entry {
-    /// Its pieces.
+    /// Pieces of the reply.
     pub log: Arc<ReplyLog>,
-    /// Its request.
+    /// Request of the reply.
     pub record: Record,
     /// Size of the record in memory, in bytes.
     pub(super) bytes: usize,

@@ -10,8 +10,8 @@ use nsbridge_gateway_access::Priority;
 use nsbridge_protocol::{Fingerprint, Finish, NO_ROOM, Uuid};
 
 use super::{ReplyStore, StoredReply, Times};
-use crate::record::Record;
 use crate::failure::Failure;
+use crate::record::Record;
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Change, RawPiece, ReplyLog};
 

@@ -146,7 +146,7 @@ fn interleaved(pieces: &[TextPiece], replies: u32, finish: FinishReason) -> Vec<
         for index in 0..replies {
             let length = pieces.len().saturating_sub(index as usize).max(1);
             if at < length {
-                let finish_reason = (at + 1 == length).then(|| finish);
+                let finish_reason = (at + 1 == length).then_some(finish);
                 all.push(TextPiece { index, finish_reason, ..piece.clone() });
             }
         }
