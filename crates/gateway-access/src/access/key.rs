@@ -40,7 +40,7 @@ impl ApiKey {
     ///
     /// # Errors
     ///
-    /// Returns [`NoRandomness`] if the operating system provides no random bytes.
+    /// Returns an error if the operating system provides no random bytes.
     pub fn generate() -> Result<Self, NoRandomness> {
         let mut secret = Zeroizing::new([0; 32]);
         let mut id = [0; ID_CHARACTERS];
