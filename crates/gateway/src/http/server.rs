@@ -77,22 +77,7 @@ pub(crate) async fn serve<L>(
     let share = (config.max_connections / 4).max(LEAST_SHARE);
     let addresses = Addresses::new(config.max_connections_of_address.unwrap_or(share));
     let (connections, kill) = (TaskTracker::new(), CancellationToken::new());
-    let write_timeout = Duration::from_secs(config.write_timeout_s);
-    let header_timeout = Duration::from_secs(config.header_timeout_s);
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(header_timeout)
-        .max_buf_size(HEADER_BYTES);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_header_list_size(HEADER_BYTES as u32)
-        .max_concurrent_streams(256)
-        .keep_alive_interval(Duration::from_secs(20))
-        .keep_alive_timeout(Duration::from_secs(20));
-    let builder = Arc::new(builder);
+    let server = Arc::new(Connections::new(routes, config, drain.clone(), kill.clone()));
     loop {
         let place = tokio::select! {
             () = drain.cancelled() => break,
@@ -107,36 +92,9 @@ pub(crate) async fn serve<L>(
             tracing::debug!("a client has as many connections as it may have");
             continue;
         };
-        let meter = Meter::default();
-        let (noted, requests) = Noted::new(routes.clone(), meter.clone());
-        let service = TowerToHyperService::new(noted);
-        let (builder, drain, kill) = (builder.clone(), drain.clone(), kill.clone());
+        let server = server.clone();
         connections.spawn(async move {
-            let io =
-                TokioIo::new(Box::pin(Impatient::new(io, write_timeout, header_timeout, meter)));
-            let connection = builder.serve_connection_with_upgrades(io, service);
-            tokio::pin!(connection);
-            let over = async {
-                tokio::select! {
-                    () = drain.cancelled() => true,
-                    () = requests.clone().quiet(header_timeout) => requests.were_made(),
-                }
-            };
-            let ended = tokio::select! {
-                ended = connection.as_mut() => ended,
-                // Requests in progress run to their end. A connection that never had one gets no grace,
-                // which lasts until HTTP/2's pings are answered.
-                with_grace = over => if !with_grace { Ok(()) } else {
-                    connection.as_mut().graceful_shutdown();
-                    tokio::select! {
-                        ended = connection.as_mut() => ended,
-                        () = kill.cancelled() => Ok(()),
-                    }
-                }
-            };
-            if let Err(error) = ended {
-                tracing::debug!(%error, "a connection ended with an error");
-            }
+            server.serve(io).await;
             drop((place, counted));
         });
     }
@@ -150,6 +108,78 @@ pub(crate) async fn serve<L>(
         );
         kill.cancel();
         connections.wait().await;
+    }
+}
+
+/// What all connections of a server share.
+struct Connections {
+    builder: Builder<TokioExecutor>,
+    routes: Router,
+    write_timeout: Duration,
+    header_timeout: Duration,
+    drain: CancellationToken,
+    /// Canceled after the grace period.
+    kill: CancellationToken,
+}
+
+impl Connections {
+    fn new(
+        routes: Router,
+        config: &Server,
+        drain: CancellationToken,
+        kill: CancellationToken,
+    ) -> Self {
+        let write_timeout = Duration::from_secs(config.write_timeout_s);
+        let header_timeout = Duration::from_secs(config.header_timeout_s);
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(header_timeout)
+            .max_buf_size(HEADER_BYTES);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_header_list_size(HEADER_BYTES as u32)
+            .max_concurrent_streams(256)
+            .keep_alive_interval(Duration::from_secs(20))
+            .keep_alive_timeout(Duration::from_secs(20));
+        Self { builder, routes, write_timeout, header_timeout, drain, kill }
+    }
+
+    /// Serves a connection to its end. From the drain on, only requests in progress are answered.
+    async fn serve<T>(&self, io: T)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let meter = Meter::default();
+        let (noted, requests) = Noted::new(self.routes.clone(), meter.clone());
+        let service = TowerToHyperService::new(noted);
+        let io = Impatient::new(io, self.write_timeout, self.header_timeout, meter);
+        let io = TokioIo::new(Box::pin(io));
+        let connection = self.builder.serve_connection_with_upgrades(io, service);
+        tokio::pin!(connection);
+        let over = async {
+            tokio::select! {
+                () = self.drain.cancelled() => true,
+                () = requests.clone().quiet(self.header_timeout) => requests.were_made(),
+            }
+        };
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            // Requests in progress run to their end. A connection that never had one gets no grace,
+            // which lasts until HTTP/2's pings are answered.
+            with_grace = over => if !with_grace { Ok(()) } else {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection.as_mut() => ended,
+                    () = self.kill.cancelled() => Ok(()),
+                }
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection ended with an error");
+        }
     }
 }
 

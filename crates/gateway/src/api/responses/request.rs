@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use nsbridge_client::{ChatMessage, JsonSchema, ModelName, ResponseFormat, TextInput};
 use nsbridge_gateway_access::Caller;
-use nsbridge_reply_text::tools::{Shape, parse_choice, parse_tools};
+use nsbridge_reply_text::tools::{Shape, Tool, parse_choice, parse_tools};
 use nsbridge_reply_text::{OutputParser, ToolFormat};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::api::sampling::sampling;
 use crate::api::service_tier::Tier;
 use crate::catalog::{Model, Models, Task};
 use crate::error::{ApiError, Result};
-use crate::fields::{Fields, metadata};
+use crate::fields::{Fields, metadata, read};
 
 /// Values of `include` that are taken. Those that concern other kinds of input have no effect.
 const INCLUDE: [&str; 7] = [
@@ -114,47 +114,28 @@ impl ResponsesRequest {
         input.max_tokens = fields.take("max_output_tokens")?;
         input.top_logprobs = fields.take::<u32>("top_logprobs")?.filter(|top| *top > 0);
         input.chat_template_kwargs = fields.take("chat_template_kwargs")?.unwrap_or_default();
-        let include: Vec<String> = fields.take("include")?.unwrap_or_default();
-        if let Some(other) = include.iter().find(|include| !INCLUDE.contains(&&***include)) {
-            let other: String = other.chars().take(64).collect();
-            return Err(ApiError::field(
-                "include",
-                format!("`include` has `{other}`, which is not supported"),
-            ));
-        }
-        input.logprobs =
-            input.top_logprobs.is_some() || include.iter().any(|include| include == INCLUDE[0]);
+        input.logprobs = includes_logprobs(&mut fields)? || input.top_logprobs.is_some();
         input.return_token_texts = input.logprobs;
         let text = fields.value("text")?;
         input.response_format = format(text.clone())?;
         let reasoning = fields.value("reasoning")?;
-        let effort: Reasoning = reasoning
-            .clone()
-            .map(|value| crate::fields::read("reasoning", value))
-            .transpose()?
-            .unwrap_or_default();
-        input.reasoning_effort = effort.effort;
+        if let Some(reasoning) = reasoning.clone() {
+            let reasoning: Reasoning = read("reasoning", reasoning)?;
+            input.reasoning_effort = reasoning.effort;
+        }
         let (tools, choice) = (fields.value("tools")?, fields.value("tool_choice")?);
         let parsed = parse_tools(Shape::Responses, tools.as_ref())?;
         let chosen = parse_choice(Shape::Responses, choice.as_ref(), &parsed)?;
         let parallel = fields.take::<bool>("parallel_tool_calls")?.unwrap_or(true);
-        let namespaces = parsed.iter();
-        let namespaces =
-            namespaces.filter_map(|tool| Some((tool.name.clone(), tool.namespace.clone()?)));
-        let namespaces = namespaces.collect();
+        let namespace = |tool: &Tool| Some((tool.name.clone(), tool.namespace.clone()?));
+        let namespaces = parsed.iter().filter_map(namespace).collect();
         let format = apply_tools(&parsed, &chosen, parallel, &mut input, &settings)?;
         let stream = fields.take("stream")?.unwrap_or_default();
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
         let background = fields.take("background")?.unwrap_or_default();
         let store: Option<bool> = fields.take("store")?;
         let tier = Tier::take(&mut fields)?;
-        let truncation: Option<String> = fields.take("truncation")?;
-        if truncation.as_deref().is_some_and(|truncation| truncation != "disabled") {
-            return Err(ApiError::field(
-                "truncation",
-                "`truncation` must be `disabled`: a prompt is never cut",
-            ));
-        }
+        check_truncation(&mut fields)?;
         let max_tool_calls: Option<u64> = fields.take("max_tool_calls")?;
         let metadata = metadata(&mut fields)?.unwrap_or_default();
         let echo = Echo::of(json!({
@@ -171,10 +152,9 @@ impl ResponsesRequest {
             "prompt_cache_key": fields.label("prompt_cache_key")?
         }));
         fields.ignore(&["prompt_cache_retention", "prompt_cache_options", "client_metadata"]);
-        fields.only("conversation", &Value::Null)?;
-        fields.only("prompt", &Value::Null)?;
-        fields.only("moderation", &Value::Null)?;
-        fields.only("context_management", &Value::Null)?;
+        for name in ["conversation", "prompt", "moderation", "context_management"] {
+            fields.only(name, &Value::Null)?;
+        }
         fields.finish()?;
         Ok(Self {
             model,
@@ -210,9 +190,30 @@ impl ResponsesRequest {
     }
 }
 
+/// Takes the field `include`, and returns true if it asks for log probabilities.
+fn includes_logprobs(fields: &mut Fields<'_>) -> Result<bool> {
+    let include: Vec<String> = fields.take("include")?.unwrap_or_default();
+    if let Some(other) = include.iter().find(|include| !INCLUDE.contains(&&***include)) {
+        let other: String = other.chars().take(64).collect();
+        let message = format!("`include` has `{other}`, which is not supported");
+        return Err(ApiError::field("include", message));
+    }
+    Ok(include.iter().any(|include| include == INCLUDE[0]))
+}
+
+fn check_truncation(fields: &mut Fields<'_>) -> Result<()> {
+    match fields.take::<String>("truncation")?.as_deref() {
+        None | Some("disabled") => Ok(()),
+        Some(_) => {
+            let message = "`truncation` must be `disabled`: a prompt is never cut";
+            Err(ApiError::field("truncation", message))
+        }
+    }
+}
+
 fn format(text: Option<Value>) -> Result<Option<ResponseFormat>> {
     let Some(text) = text else { return Ok(None) };
-    let text: Text = crate::fields::read("text", text)?;
+    let text: Text = read("text", text)?;
     let _ = text.verbosity;
     Ok(match text.format {
         None | Some(Format::Text {}) => None,
