@@ -60,10 +60,18 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
 
 /// Returns the routes of the page.
 pub(crate) fn routes() -> Router<Arc<App>> {
-    Router::new().route("/", get(async |headers: HeaderMap| send(INDEX, &headers))).route(
-        "/page/{*file}",
-        get(async |Path(file): Path<String>, headers: HeaderMap| send(&file, &headers)),
-    )
+    Router::new()
+        .route("/", get(async |headers: HeaderMap| send(INDEX, &headers)))
+        .route(
+            "/page/{file}",
+            get(async |Path(file): Path<String>, headers: HeaderMap| send(&file, &headers)),
+        )
+        .route(
+            "/page/vendor/{file}",
+            get(async |Path(file): Path<String>, headers: HeaderMap| {
+                send(&format!("vendor/{file}"), &headers)
+            }),
+        )
 }
 
 /// Sends a file, or 304 if the client has it.
