@@ -69,9 +69,7 @@ class Visit {
     // The worker runs for a moment at a time: on a busy machine it could end the reply before it is told to stop.
     const body = visit.page.locator('#log .message:last-child.assistant .body');
     await until(async () => {
-      goOn();
-      await sleep(40);
-      slowWorker.kill('SIGSTOP');
+      await goOnFor(40);
       return (await body.textContent()).length >= 30;
     }, 60);
     return visit;
@@ -196,7 +194,14 @@ function letters(text) {
 }
 
 const goOn = () => slowWorker.kill('SIGCONT');
-const world = { Visit, system, gateways, goOn, out, assert, until, letters, axe, require };
+
+async function goOnFor(ms) {
+  goOn();
+  await sleep(ms);
+  slowWorker.kill('SIGSTOP');
+}
+
+const world = { Visit, system, gateways, goOn, goOnFor, out, assert, until, letters, axe, require };
 const tests = { ...cases, ...survival, ...looks, ...markdown, ...spec };
 const all = Object.entries({ ...tests, ...(only.includes('pictures') ? pictures : {}) })
   .filter(([name]) => only.length === 0 || only.includes(name));

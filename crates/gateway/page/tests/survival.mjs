@@ -1,14 +1,21 @@
 // Replies that outlive a reload, the network and the gateway: no piece twice, none left out.
 
+import { setTimeout as sleep } from 'node:timers/promises';
+
 export async function a_reload_in_mid_reply_loses_nothing(world) {
   const { assert } = world;
   const visit = await world.Visit.inReply();
   await visit.page.reload();
   await visit.ready();
-  // The page shows a reply as open from the next piece on.
-  world.goOn();
-  await visit.page.waitForSelector('.message.assistant.open');
+  // The page shows a reply as open from the next piece on, and no longer than the worker sends.
+  const open = visit.page.locator('.message.assistant.open');
+  await world.until(async () => {
+    await world.goOnFor(20);
+    await sleep(100);
+    return await open.count() > 0;
+  }, 60);
   await visit.watch();
+  world.goOn();
   await visit.ended();
   const node = await visit.checkWhole();
   assert.equal(node.state, 'cut');
