@@ -175,6 +175,27 @@ impl Crate {
     }
 }
 
+impl Crate {
+    /// The number of modules below the root, and that of floors: a module stands one floor above the
+    /// highest one that it imports.
+    fn rooms_and_floors(&self) -> (usize, usize) {
+        let rooms: BTreeSet<&String> =
+            self.files.keys().filter(|module| module.len() == 1).map(|module| &module[0]).collect();
+        let imports = self.imports();
+        let edges: Vec<&(String, String)> =
+            imports.get(&Module::new()).into_iter().flat_map(BTreeMap::keys).collect();
+        let mut floors: BTreeMap<&String, usize> = rooms.iter().map(|room| (*room, 1)).collect();
+        // Without a circle, the longest way has as many steps as there are rooms, at most.
+        for _ in &rooms {
+            for (above, below) in &edges {
+                let needed = floors.get(below).copied().unwrap_or_default() + 1;
+                floors.entry(above).and_modify(|floor| *floor = needed.max(*floor));
+            }
+        }
+        (rooms.len(), floors.into_values().max().unwrap_or_default())
+    }
+}
+
 /// All that each name reaches.
 fn reachable(edges: &BTreeMap<(String, String), String>) -> BTreeMap<String, BTreeSet<String>> {
     let mut reach: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -343,6 +364,15 @@ fn no_modules_of_a_crate_import_in_a_circle() {
 }
 
 #[test]
+fn the_gateways_crates_have_few_rooms_and_floors() {
+    for name in ["gateway", "gateway-access", "gateway-replies", "reply-text"] {
+        let lib = root().join("crates").join(name).join("src/lib.rs");
+        let (rooms, floors) = Crate::read(&lib).rooms_and_floors();
+        assert!(rooms > 1 && rooms <= 14 && floors <= 10, "{name}: {rooms} rooms, {floors} floors");
+    }
+}
+
+#[test]
 fn modules_import_names_from_where_they_are_defined() {
     let all: Vec<String> =
         roots().iter().flat_map(|root| Crate::read(root).through_root()).collect();
@@ -391,6 +421,18 @@ fn a_circle_is_found_however_it_is_written() {
         assert_eq!(circles.len(), 1, "{a} and {b}: {circles:?}");
         assert!(circles[0].contains("a.rs") && circles[0].contains("b.rs"), "{circles:?}");
     }
+}
+
+#[test]
+fn a_module_stands_above_those_that_it_imports() {
+    let modules = [
+        ("lib", "mod a; mod b; mod c; mod d;"),
+        ("a", "use crate::b::B; use crate::c::C;"),
+        ("b", "use crate::c::C; pub struct B;"),
+        ("c", "pub struct C;"),
+        ("d", ""),
+    ];
+    assert_eq!(written(&modules).1.rooms_and_floors(), (4, 3));
 }
 
 #[test]
