@@ -289,7 +289,7 @@ impl ReplyLog {
         self.state.lock().bytes
     }
 
-    /// Returns a reader of the whole reply. A run that is not in the background is canceled when its
+    /// Returns a reader of the whole reply. A reply that is not in the background is canceled when its
     /// last reader is dropped.
     pub fn reader(self: &Arc<Self>) -> Reader {
         self.readers.fetch_add(1, Ordering::SeqCst);

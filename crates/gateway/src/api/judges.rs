@@ -1,4 +1,4 @@
-//! Judgments of texts by the workers of a model with the task `judge`. They are no runs: nothing of
+//! Judgments of texts by the workers of a model with the task `judge`. They are no replies: nothing of
 //! them is stored or joined.
 
 use axum::http::StatusCode;

@@ -117,7 +117,7 @@ pub(crate) async fn get(
     let entry = find(&app, &caller, &id).await?;
     context.take(memory(&entry))?;
     let mut request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
-    // The run has it.
+    // The reply has it.
     request.input = TextInput::default();
     if !get.stream {
         return Ok(

@@ -151,7 +151,7 @@ pub(crate) fn without_reply(input: TextInput) -> TextInput {
 }
 
 /// Returns the pieces of a prompt and their number of tokens, at this cost of the caller's limits.
-/// The request is no run: nothing of it is stored or joined.
+/// The request has no kept reply: nothing of it is stored or joined.
 pub(crate) async fn read_prompt(
     app: &App,
     caller: &Caller,

@@ -111,7 +111,7 @@ pub(crate) async fn serve<L>(
     }
 }
 
-/// What all connections of a server share.
+/// Settings and signals that all connections of a server share.
 struct Connections {
     builder: Builder<TokioExecutor>,
     routes: Router,

@@ -1,4 +1,4 @@
-//! Schemas of the document. Fields that are not listed are refused by name, or have no effect.
+//! Schemas of the document. They list the official fields; gateway.md has those that are ours.
 
 use serde_json::{Map, Value, json};
 

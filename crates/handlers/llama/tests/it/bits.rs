@@ -239,7 +239,7 @@ fn check(model: &mut Model, which: Which, formats: (Format, KvFormat), steps: &[
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 50, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 50, ..ProptestConfig::default() })]
 
     #[test]
     fn any_schedule_on_any_tier_and_threads_gives_the_bits_of_the_lone_run(
@@ -269,7 +269,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 6, max_shrink_iters: 20, ..ProptestConfig::default() })]
 
     #[test]
     fn any_schedule_on_a_gpu_gives_the_bits_of_the_cpu(

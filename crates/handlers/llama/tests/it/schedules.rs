@@ -239,7 +239,7 @@ fn any_crowd_on_several_ranks_gets_the_replies_of_lone_runs() {
 
 fn check_crowd(llama: &Arc<Llama>) {
     let clients = prop::collection::vec(client(), 1..14);
-    let config = ProptestConfig { cases: 12, max_shrink_iters: 30, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 8, max_shrink_iters: 30, ..ProptestConfig::default() };
     let run = |clients: Vec<Client>| {
         // Computed beforehand, so that all clients begin at the same time.
         clients.iter().for_each(|client| drop(alone(&client.input, client.seed)));
