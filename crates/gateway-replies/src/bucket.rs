@@ -11,6 +11,7 @@ mod lease;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -57,9 +58,14 @@ pub struct BucketStore {
     /// Random name of this process.
     replica: Arc<str>,
     writes: TaskTracker,
-    /// Last write of each reply in progress. The receiver has an error when the write has ended.
-    last_writes: Arc<Mutex<HashMap<RequestId, oneshot::Receiver<()>>>>,
+    /// Last write of each reply that has writes, with its number.
+    last_writes: Arc<Mutex<HashMap<RequestId, LastWrite>>>,
+    /// Number of writes so far.
+    writes_begun: Arc<AtomicU64>,
 }
+
+/// Write of a reply: its number, and a receiver that has an error when it has ended.
+type LastWrite = (u64, oneshot::Receiver<()>);
 
 /// Request of a reply, and the replica that received it.
 #[derive(Serialize, Deserialize)]
@@ -137,7 +143,8 @@ impl BucketStore {
         let replica = format!("{replica:016x}").into();
         let files = Arc::new(SmallFiles::open(location, config).await.map_err(failed)?);
         let (seal, writes) = (Arc::new(AtRest::new(key)), TaskTracker::new());
-        let store = Self { files, seal, replica, writes, last_writes: Arc::default() };
+        let (last_writes, writes_begun) = (Arc::default(), Arc::default());
+        let store = Self { files, seal, replica, writes, last_writes, writes_begun };
         if !store.has_key().await.map_err(failed)? {
             return Err(SharedError::Key { location: name });
         }
@@ -166,39 +173,38 @@ impl BucketStore {
         request.and(retry)
     }
 
-    /// Runs a write of a reply in a task, after the earlier ones of that reply. None comes after one
-    /// that `is_last`.
+    /// Runs a write of a reply in a task, after the earlier ones of that reply.
     fn in_turn<T: Send + 'static>(
         &self,
         id: RequestId,
-        is_last: bool,
         write: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
         let (done, ended) = oneshot::channel();
-        let mut last_writes = self.last_writes.lock();
-        let before = if is_last { last_writes.remove(&id) } else { last_writes.insert(id, ended) };
-        drop(last_writes);
+        let number = self.writes_begun.fetch_add(1, Ordering::Relaxed);
+        let before = self.last_writes.lock().insert(id, (number, ended));
+        let last_writes = self.last_writes.clone();
         self.writes.spawn(async move {
-            if let Some(before) = before {
+            if let Some((_, before)) = before {
                 let _ = before.await;
             }
             let written = write.await;
             drop(done);
+            let mut last_writes = last_writes.lock();
+            if last_writes.get(&id).is_some_and(|(last, _)| *last == number) {
+                last_writes.remove(&id);
+            }
             written
         })
     }
 
     /// Writes a file of a reply in its turn.
-    fn write_later(&self, id: RequestId, file: File, state: ReplyState, is_last: bool) {
+    fn write_later(&self, id: RequestId, file: File, state: ReplyState) {
         if self.writes.len() >= MAX_WAITING_WRITES {
             tracing::warn!("the shared store is too slow: a part of a reply is not shared");
-            if is_last {
-                self.last_writes.lock().remove(&id);
-            }
             return;
         }
         let store = self.clone();
-        self.in_turn(id, is_last, async move {
+        self.in_turn(id, async move {
             if let Err(error) = store.write(file, &state).await {
                 tracing::warn!(error = chain(&error), "a part of a reply is not shared");
             }
@@ -321,7 +327,7 @@ impl ReplyStore for BucketStore {
             return async { Ok(()) }.boxed();
         }
         let (store, record) = (self.clone(), record.clone());
-        let stored = self.in_turn(record.id, false, async move { store.put(record).await });
+        let stored = self.in_turn(record.id, async move { store.put(record).await });
         async move {
             let stored = stored.await.map_err(|_| Unstored)?;
             stored.map_err(|error| {
@@ -341,15 +347,15 @@ impl ReplyStore for BucketStore {
             Change::Piece { fingerprint: fingerprint @ Some(_), new_worker: true, .. } => {
                 let (pieces, end) = (Vec::new(), None);
                 let state = ReplyState { fingerprint: *fingerprint, pieces, end };
-                self.write_later(id, File::Mark(id), state, false);
+                self.write_later(id, File::Mark(id), state);
             }
             Change::Piece { .. } | Change::Restarted { .. } => {}
             Change::Interrupted => {
-                self.write_later(id, File::Part(id), ReplyState::of(log, None), true);
+                self.write_later(id, File::Part(id), ReplyState::of(log, None));
             }
             Change::Ended(end) => {
                 let state = ReplyState::of(log, Some(end.clone()));
-                self.write_later(id, File::End(id), state, true);
+                self.write_later(id, File::End(id), state);
             }
         }
     }
@@ -364,7 +370,7 @@ impl ReplyStore for BucketStore {
     fn remove(&self, record: &Record) -> BoxFuture<'static, Result<(), Unstored>> {
         let (store, id, retry_hash) = (self.clone(), record.id, record.retry_hash);
         let delete = async move { store.delete(id, &retry_hash).await };
-        let deleted = self.in_turn(id, true, delete);
+        let deleted = self.in_turn(id, delete);
         async move {
             let deleted = deleted.await.unwrap_or_default();
             deleted.then_some(()).ok_or(Unstored)

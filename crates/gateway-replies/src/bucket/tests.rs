@@ -87,6 +87,22 @@ async fn another_key_is_refused_and_a_value_opens_only_at_its_place() {
     assert!(one.load(record.id).await.unwrap().unwrap().pieces.is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deletion_right_after_the_end_leaves_no_file() {
+    let folder = Folder::new();
+    let one = folder.open(1).await.unwrap();
+    for age in 0..50 {
+        let record = record_of_age(Duration::from_secs(age));
+        one.begin(&record).await.unwrap();
+        end(&one, &record);
+        one.remove(&record).await.unwrap();
+    }
+    one.flush().await;
+    let left: Vec<_> = folder.0.path().join("replies").read_dir().unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(one.last_writes.lock().is_empty());
+}
+
 #[tokio::test]
 async fn lines_of_batches_are_not_shared() {
     let folder = Folder::new();

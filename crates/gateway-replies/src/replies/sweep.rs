@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::{Entry, Replies};
 use crate::store::ReplyStore as _;

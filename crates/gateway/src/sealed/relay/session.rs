@@ -278,8 +278,7 @@ impl Session {
             429 => Answer::Refused,
             _ => Answer::Rejected { reason: error.message().to_owned() },
         })?;
-        let bulk = bulk || caller.priority == Priority::Bulk;
-        let priority = if bulk { Priority::Bulk } else { Priority::Interactive };
+        let priority = if bulk { Priority::Bulk } else { caller.priority };
         let queue = request_queue(&head.model, priority);
         let message = request::message(frame, &head, &reply_to, epoch, trace);
         let (id, name) = (head.id, blake3::hash(frame));
