@@ -25,7 +25,7 @@ use nsbridge_store::{Location, SmallFiles, StoreError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
@@ -35,8 +35,8 @@ use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Change, RawPiece, ReplyLog};
 use crate::store::{ReplyStore, StoredReply, Times, Unstored};
 
-/// Maximum number of writes that run or wait. Pieces and ends beyond it are not shared, and computed
-/// again if needed.
+/// Maximum number of writes of pieces and ends that run or wait. Those beyond it are not shared, and
+/// computed again if needed.
 const MAX_WAITING_WRITES: usize = 1024;
 
 /// Maximum size of a file, in bytes.
@@ -58,6 +58,8 @@ pub struct BucketStore {
     /// Random name of this process.
     replica: Arc<str>,
     writes: TaskTracker,
+    /// One permit for each write of pieces or an end that may run or wait.
+    waiting_writes: Arc<Semaphore>,
     /// Last write of each reply that has writes, with its number.
     last_writes: Arc<Mutex<HashMap<RequestId, LastWrite>>>,
     /// Number of writes so far.
@@ -143,8 +145,10 @@ impl BucketStore {
         let replica = format!("{replica:016x}").into();
         let files = Arc::new(SmallFiles::open(location, config).await.map_err(failed)?);
         let (seal, writes) = (Arc::new(AtRest::new(key)), TaskTracker::new());
+        let waiting_writes = Arc::new(Semaphore::new(MAX_WAITING_WRITES));
         let (last_writes, writes_begun) = (Arc::default(), Arc::default());
-        let store = Self { files, seal, replica, writes, last_writes, writes_begun };
+        let store =
+            Self { files, seal, replica, writes, waiting_writes, last_writes, writes_begun };
         if !store.has_key().await.map_err(failed)? {
             return Err(SharedError::Key { location: name });
         }
@@ -199,12 +203,13 @@ impl BucketStore {
 
     /// Writes a file of a reply in its turn.
     fn write_later(&self, id: RequestId, file: File, state: ReplyState) {
-        if self.writes.len() >= MAX_WAITING_WRITES {
+        let Ok(permit) = self.waiting_writes.clone().try_acquire_owned() else {
             tracing::warn!("the shared store is too slow: a part of a reply is not shared");
             return;
-        }
+        };
         let store = self.clone();
         self.in_turn(id, async move {
+            let _permit = permit;
             if let Err(error) = store.write(file, &state).await {
                 tracing::warn!(error = chain(&error), "a part of a reply is not shared");
             }
@@ -251,7 +256,7 @@ impl BucketStore {
             Some(Arc::new(RawPiece { piece, json }))
         };
         let pieces = pieces.into_iter().map_while(raw).collect();
-        Ok(Some(StoredReply { record, pieces, fingerprint, end, owner: Some(owner) }))
+        Ok(Some(StoredReply::new(record, pieces, fingerprint, end, Some(owner))))
     }
 
     /// Returns the latest reply that a retry with this hash repeats.

@@ -44,7 +44,7 @@ const MAX_WRITES_PER_COMMIT: usize = 4096;
 
 /// End of a reply, and its time, as it is stored.
 #[derive(Serialize, Deserialize)]
-struct StoredEnding {
+struct DiskEnd {
     at: SystemTime,
     /// Absent in what earlier versions stored.
     #[serde(default)]
@@ -57,7 +57,7 @@ struct StoredEnding {
     message: String,
 }
 
-impl StoredEnding {
+impl DiskEnd {
     fn now(end: &ReplyEnd) -> Self {
         let (at, end) = (SystemTime::now(), Some(end.clone()));
         Self { at, end, summary: None, message: String::new() }
@@ -191,7 +191,14 @@ impl DiskStore {
     }
 
     /// Returns the ids of the replies without an end.
-    pub(crate) fn open_replies(&self) -> Vec<RequestId> {
+    pub(crate) async fn open_replies(&self) -> Vec<RequestId> {
+        let store = self.clone();
+        let read = tokio::task::spawn_blocking(move || store.read_open_replies());
+        read.await.unwrap_or_default()
+    }
+
+    /// Reads the ids of the replies without an end. It blocks.
+    fn read_open_replies(&self) -> Vec<RequestId> {
         let read = || -> Result<Vec<RequestId>, redb::Error> {
             let transaction = self.database.begin_read()?;
             let (replies, endings) =
@@ -232,14 +239,9 @@ impl DiskStore {
         let endings = transaction.open_table(ENDINGS)?;
         let ending = endings.get(key)?;
         let ending =
-            ending.and_then(|it| open::<StoredEnding>(&self.seal, Place::Ending(id), it.value()));
-        // A complete reply of which pieces are missing is computed again.
-        let whole = |end: &ReplyEnd| match end {
-            ReplyEnd::Done(summary) => summary.pieces == pieces.len() as u64,
-            ReplyEnd::Failed(_) => true,
-        };
-        let end = ending.map(StoredEnding::end).filter(whole);
-        Ok(Some(StoredReply { record, pieces, fingerprint, end, owner: None }))
+            ending.and_then(|it| open::<DiskEnd>(&self.seal, Place::Ending(id), it.value()));
+        let end = ending.map(DiskEnd::end);
+        Ok(Some(StoredReply::new(record, pieces, fingerprint, end, None)))
     }
 }
 
@@ -271,7 +273,7 @@ impl ReplyStore for DiskStore {
             // The next process, or a client that comes back, continues it.
             Change::Interrupted => {}
             Change::Ended(end) => {
-                let stored = StoredEnding::now(end);
+                let stored = DiskEnd::now(end);
                 if let Some(sealed) = self.seal(Place::Ending(id), &stored) {
                     self.index.end(id, stored.at);
                     self.write(Write::Ending(id, sealed));
@@ -303,7 +305,9 @@ impl ReplyStore for DiskStore {
 
     async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
-        self.write(Write::Flush(done));
+        let writes = self.writes.clone();
+        // It waits for its place in a full queue.
+        let _ = tokio::task::spawn_blocking(move || writes.send(Write::Flush(done))).await;
         // A failed write is in the log.
         let _ = flushed.await;
     }

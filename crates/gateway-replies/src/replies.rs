@@ -1,6 +1,7 @@
 //! Replies by their id: started, joined by retries, continued after a restart, kept for a while.
 
 mod compute;
+mod find;
 mod lines;
 mod replicas;
 mod retries;
@@ -16,7 +17,6 @@ use nsbridge_client::{ModelName, TextInput, TraceParent};
 use nsbridge_gateway_access::{Caller, Held, Priority, Reservation};
 use nsbridge_protocol::{RequestId, Uuid};
 use parking_lot::Mutex;
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 pub use self::lines::Line;
@@ -29,7 +29,7 @@ use crate::observer::Observer;
 use crate::record::{READ_BY_ID, Record};
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Reader, ReplyLog};
-use crate::store::{ReplyStore, StoredReply, Times};
+use crate::store::{ReplyStore, Times};
 
 /// Time limit for the publishing of a request whose client waits. The broker is then taken for
 /// unreachable.
@@ -337,7 +337,7 @@ impl Replies {
         reservation: Option<Reservation>,
         patience: Option<Duration>,
     ) -> Result<(Arc<ReplyLog>, Reader)> {
-        let (entry, new) = self.revive(entry);
+        let (entry, new) = self.revive(entry)?;
         let reader = entry.log.reader();
         if new {
             self.submit(&entry, None, reservation, patience).await?;
@@ -347,17 +347,26 @@ impl Replies {
 
     /// Replaces an interrupted reply by one that continues it. Returns `false` with the one that
     /// does so already.
-    fn revive(&self, entry: &Entry) -> (Arc<Entry>, bool) {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the reply was removed.
+    fn revive(&self, entry: &Entry) -> Result<(Arc<Entry>, bool)> {
+        let is_removed = entry.removal.lock();
+        if *is_removed {
+            return Err(Failure::not_found(format!("there is no response `{}`", entry.record.id)));
+        }
         let mut table = self.table.lock();
         if let Some(other) = table.entries.get(&entry.record.id).filter(|other| other.is_live()) {
-            return (other.clone(), false);
+            return Ok((other.clone(), false));
         }
         let (pieces, fingerprint) = entry.log.pieces();
         let clients = entry.record.clients.saturating_add(1);
-        let revived = Entry::new(Record { clients, ..entry.record.clone() }, false);
+        let record = Record { clients, ..entry.record.clone() };
+        let revived = Entry::new(record, false, entry.removal.clone());
         revived.log.restore(pieces, fingerprint, None);
         table.insert(&revived);
-        (revived, true)
+        Ok((revived, true))
     }
 
     /// Adds the entry of a new request. The error is the entry that the hash of a request with an
@@ -367,7 +376,8 @@ impl Replies {
         if named && let Some(other) = table.repeated(&record.retry_hash) {
             return Err(other);
         }
-        let entry = Entry::new(record, false);
+        let removal = table.new_removal(record.id);
+        let entry = Entry::new(record, false, removal);
         table.insert(&entry);
         let is_due = table.is_due();
         drop(table);
@@ -375,126 +385,6 @@ impl Replies {
             self.make_room();
         }
         Ok(entry)
-    }
-
-    /// Returns a reply of the caller's key.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there is none, or if another key has it.
-    pub async fn find(
-        self: &Arc<Self>,
-        id: Option<RequestId>,
-        caller: &Caller,
-        name: &str,
-    ) -> Result<Arc<Entry>> {
-        let none = || {
-            let name: String = name.chars().take(100).collect();
-            Failure::not_found(format!("there is no response `{name}`"))
-        };
-        let id = id.ok_or_else(none)?;
-        let known = self.table.lock().entries.get(&id).cloned();
-        let entry = match known {
-            Some(entry) => Some(entry),
-            None => self.load(id).await?,
-        };
-        let own = |entry: &Arc<Entry>| {
-            entry.record.key == caller.id.to_string() && entry.record.tenant == caller.tenant
-        };
-        let entry = entry.filter(own).ok_or_else(none)?;
-        self.take_over_lost(entry).await
-    }
-
-    /// Reads a reply that is only in a store.
-    async fn load(&self, id: RequestId) -> Result<Option<Arc<Entry>>> {
-        let mut failed = false;
-        for store in self.stores() {
-            match store.load(id).await {
-                Ok(Some(found)) => return Ok(Some(self.adopt(found))),
-                Ok(None) => {}
-                Err(_) => failed = true,
-            }
-        }
-        if failed { Err(unreadable()) } else { Ok(None) }
-    }
-
-    /// Takes a reply of a store into the table. One that another replica may compute is not taken.
-    fn adopt(&self, stored: StoredReply) -> Arc<Entry> {
-        let entry = Entry::restored(stored);
-        if entry.log.end().is_none() {
-            // Nothing in this process reads it.
-            entry.log.cancel();
-            if entry.elsewhere {
-                if entry.record.expires_at <= SystemTime::now() {
-                    entry.log.end_with(ReplyEnd::Failed(late()));
-                }
-                return entry;
-            }
-        }
-        let mut table = self.table.lock();
-        // Another connection may have read it, and continued it, in the meantime.
-        if let Some(other) = table.entries.get(&entry.record.id) {
-            return other.clone();
-        }
-        table.insert(&entry);
-        entry
-    }
-
-    /// Returns a reader of a reply. A reply that was interrupted by a restart of the gateway, by
-    /// the loss of its last connection, or that another replica computed, is continued.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if it cannot be submitted, or if the caller has reached a limit.
-    pub async fn read(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        caller: &Caller,
-    ) -> Result<(Arc<ReplyLog>, Reader)> {
-        let interrupted = match entry.log.end() {
-            None => entry.log.is_cancelled(),
-            Some(ReplyEnd::Done(_)) => false,
-            Some(ReplyEnd::Failed(error)) => {
-                error.code() == "cancelled" && !entry.record.background
-            }
-        };
-        if interrupted {
-            // The limits of a caller are those of each replica.
-            let reservation = self.reserve(caller, entry.record.tokens)?;
-            return self.go_on(entry, Some(reservation), Some(PUBLISH_TIMEOUT)).await;
-        }
-        Ok((entry.log.clone(), entry.log.reader()))
-    }
-
-    /// Continues the replies that the last process left without an end.
-    pub async fn recover(self: &Arc<Self>) -> usize {
-        let Some(disk) = &self.stores.disk else { return 0 };
-        let (mut count, now) = (0, SystemTime::now());
-        for id in disk.open_replies() {
-            let Ok(Some(found)) = disk.load(id).await else { continue };
-            let entry = self.adopt(found);
-            if entry.log.end().is_some() || self.ended_elsewhere(&entry).await {
-                continue;
-            }
-            if entry.record.expires_at <= now {
-                self.end(&entry, ReplyEnd::Failed(late()));
-                continue;
-            }
-            if !entry.record.background {
-                // Its client is gone; a retry or a resume continues it.
-                *entry.ended.lock() = Some(Instant::now());
-                continue;
-            }
-            count += 1;
-            let replies = self.clone();
-            // The gateway serves in the meantime: the broker may be away.
-            self.driving.spawn(async move {
-                if let Err(error) = replies.go_on(&entry, None, None).await {
-                    tracing::warn!(%error, "a reply cannot be continued");
-                }
-            });
-        }
-        count
     }
 }
 
@@ -522,3 +412,6 @@ fn not_stored() -> Failure {
     let message = "the reply cannot be stored, and a reply that could be lost is not begun";
     Failure::unavailable(message, Duration::from_secs(5)).coded("store_unavailable")
 }
+
+#[cfg(test)]
+mod tests;

@@ -210,10 +210,11 @@ impl ReplyLog {
         Change::Piece { index: state.pieces.len() - 1, piece, fingerprint, new_worker }
     }
 
-    /// Ends the reply, unless it has an end. One that only its connections or this process gave up is
-    /// interrupted: another process, or a client that comes back, continues it.
+    /// Ends the reply, unless it has an end, which is then told again. A reply that only its
+    /// connections or this process gave up is interrupted: another process, or a client that comes
+    /// back, continues it.
     pub(crate) fn end_with(&self, end: ReplyEnd) -> Change {
-        self.state.lock().end.get_or_insert_with(|| end.clone());
+        let end = self.state.lock().end.get_or_insert(end).clone();
         let given_up = self.is_released() || self.is_cancelled() && !self.background;
         match end {
             ReplyEnd::Failed(_) if given_up => Change::Interrupted,

@@ -29,6 +29,25 @@ pub(crate) struct StoredReply {
     pub(crate) owner: Option<String>,
 }
 
+impl StoredReply {
+    /// Returns a reply as it continues: a complete one of which pieces are missing has no end, and is
+    /// computed again.
+    pub(crate) fn new(
+        record: Record,
+        pieces: Vec<Arc<RawPiece>>,
+        fingerprint: Option<Fingerprint>,
+        end: Option<ReplyEnd>,
+        owner: Option<String>,
+    ) -> Self {
+        let whole = |end: &ReplyEnd| match end {
+            ReplyEnd::Done(summary) => summary.pieces == pieces.len() as u64,
+            ReplyEnd::Failed(_) => true,
+        };
+        let end = end.filter(whole);
+        Self { record, pieces, fingerprint, end, owner }
+    }
+}
+
 /// Times for which replies are computed and kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
@@ -47,7 +66,8 @@ pub struct Unstored;
 ///
 /// A store never delays a reply: writes are handed over and made in their order, and a piece that a
 /// slow store leaves out is computed again. A request is safe when [`begin`](ReplyStore::begin) says
-/// so, before its client has the id. What is stored is sealed, and opens only at its place.
+/// so, before its client has the id. A write goes on when the future that waits for it is dropped.
+/// What is stored is sealed, and opens only at its place.
 #[async_trait]
 pub(crate) trait ReplyStore: fmt::Debug + Send + Sync {
     /// Stores a request. The future ends when it is stored as safely as its endpoint promises.
@@ -69,7 +89,7 @@ pub(crate) trait ReplyStore: fmt::Debug + Send + Sync {
     /// Returns an error if the store cannot be read.
     async fn load(&self, id: RequestId) -> Result<Option<StoredReply>, Unstored>;
 
-    /// Removes a reply. What is noted of it later is not stored.
+    /// Removes a reply with all that was noted of it so far. The caller notes nothing later.
     ///
     /// # Errors
     ///

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use nsbridge_client::RequestId;
 use nsbridge_crypto::Key;
 use nsbridge_store::{Location, StoreConfig};
 use tempfile::TempDir;
@@ -40,9 +41,20 @@ impl Bench for Folder {
             if path.is_dir() {
                 return path.read_dir().unwrap().any(|it| has(&it.unwrap().path(), bytes));
             }
-            std::fs::read(path).unwrap().windows(bytes.len()).any(|part| part == bytes)
+            let name = path.as_os_str().as_encoded_bytes().to_vec();
+            let texts = [name, std::fs::read(path).unwrap()];
+            texts.iter().any(|text| text.windows(bytes.len()).any(|part| part == bytes))
         }
         has(self.0.path(), bytes)
+    }
+
+    fn key_of(&self, id: RequestId) -> Vec<u8> {
+        hex(id).into_bytes()
+    }
+
+    fn count_values(&self, _: &BucketStore) -> usize {
+        let count = |folder| self.0.path().join(folder).read_dir().map_or(0, Iterator::count);
+        count("replies") + count("joins")
     }
 }
 

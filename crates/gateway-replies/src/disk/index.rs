@@ -9,7 +9,7 @@ use nsbridge_protocol::Uuid;
 use parking_lot::Mutex;
 use redb::ReadableTable;
 
-use super::{ENDINGS, PIECES, Place, REPLIES, Record, StoredEnding, database, open};
+use super::{DiskEnd, ENDINGS, PIECES, Place, REPLIES, Record, database, open};
 
 /// Maximum size of the stored replies of one tenant, in bytes, with their requests.
 const MAX_BYTES_PER_TENANT: u64 = 1 << 30;
@@ -71,7 +71,7 @@ impl Index {
         for entry in transaction.open_table(ENDINGS)?.iter()? {
             let (key, sealed) = entry?;
             let id = RequestId(Uuid::from_bytes(key.value()));
-            if let Some(kept) = open::<StoredEnding>(seal, Place::Ending(id), sealed.value()) {
+            if let Some(kept) = open::<DiskEnd>(seal, Place::Ending(id), sealed.value()) {
                 index.end(id, kept.at);
             }
         }

@@ -1,7 +1,6 @@
 //! Computation of a reply: its request is published, and its pieces are read and noted.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use nsbridge_client::{Reply, Request, ResumePoint, TraceParent};
@@ -112,9 +111,11 @@ impl Replies {
         if change.is_last() {
             *entry.ended.lock() = Some(Instant::now());
         }
-        if !entry.removed.load(Ordering::SeqCst) {
+        let is_removed = entry.removal.lock();
+        if !*is_removed {
             self.stores().for_each(|store| store.note(&entry.record, &entry.log, change));
         }
+        drop(is_removed);
         entry.log.publish();
     }
 }

@@ -6,12 +6,11 @@ use std::time::SystemTime;
 use nsbridge_gateway_access::Caller;
 use nsbridge_protocol::{RequestId, Uuid};
 
-use super::{Ask, Entry, Replies, RequestContext, SEED_BITS};
+use super::{Ask, Entry, Replies, RequestContext, SEED_BITS, unreadable};
 use crate::failure::Result;
 use crate::record::Record;
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Reader, ReplyLog};
-use crate::store::ReplyStore as _;
 
 /// Line of a batch, as a request.
 #[derive(Clone, Debug)]
@@ -54,7 +53,7 @@ impl Replies {
         let derived = loop {
             let derived = self.derived(kind, line, tries);
             self.table.lock().lines.entry(line.name.clone()).or_default().insert(derived.id);
-            let Some(entry) = self.kept(derived.id).await else { break derived };
+            let Some(entry) = self.find_line(derived.id).await? else { break derived };
             match entry.log.end() {
                 Some(ReplyEnd::Done(_)) => return Ok((entry.log.clone(), entry.log.reader())),
                 // Workers do not run a request after its deadline: the next try is a new request.
@@ -97,11 +96,12 @@ impl Replies {
     }
 
     /// Returns the reply of this id, which may be only on the disk.
-    async fn kept(&self, id: RequestId) -> Option<Arc<Entry>> {
+    async fn find_line(&self, id: RequestId) -> Result<Option<Arc<Entry>>> {
         let known = self.table.lock().entries.get(&id).cloned();
         match (known, &self.stores.disk) {
-            (None, Some(disk)) => disk.load(id).await.ok().flatten().map(|it| self.adopt(it)),
-            (known, _) => known,
+            // A line that is begun again loses its stored end.
+            (None, Some(disk)) => self.load_from(disk, id).await.map_err(|_| unreadable()),
+            (known, _) => Ok(known),
         }
     }
 

@@ -40,10 +40,9 @@ impl Replies {
         let Some(id) = bucket.repeated(retry_hash).await.map_err(|error| away(&error))? else {
             return Ok(None);
         };
-        let found = bucket.load(id).await.map_err(|_| unreadable())?;
+        let found = self.load_from(bucket, id).await.map_err(|_| unreadable())?;
         // The name that led to it is not sealed.
-        let found = found.filter(|found| found.record.retry_hash == *retry_hash);
-        Ok(found.map(|found| self.adopt(found)))
+        Ok(found.filter(|found| found.record.retry_hash == *retry_hash))
     }
 
     /// Continues a reply in the background whose replica is gone; other replies are returned as
@@ -61,12 +60,13 @@ impl Replies {
         Ok(known.unwrap_or(entry))
     }
 
-    /// Returns true if another replica has ended a reply that this one had before its restart.
-    pub(super) async fn ended_elsewhere(&self, entry: &Arc<Entry>) -> bool {
+    /// Takes over the end that another replica gave to a reply which this one had before its restart.
+    /// Returns false if there is none.
+    pub(super) async fn adopt_shared_end(&self, entry: &Arc<Entry>) -> bool {
         let Some(bucket) = &self.stores.bucket else { return false };
         let Ok(found) = bucket.load(entry.record.id).await else { return false };
         let Some(found) = found.filter(|found| found.end.is_some()) else { return false };
-        self.table.lock().insert(&Entry::restored(found));
+        self.table.lock().insert(&Entry::restored(found, entry.removal.clone()));
         true
     }
 
@@ -88,7 +88,7 @@ impl Replies {
             let _ = entry.log.reader().whole().await;
         } else {
             self.end(entry, ReplyEnd::Failed(Failure::cancelled()));
-            self.table.lock().insert(entry);
+            self.insert_found(entry);
         }
         Ok(())
     }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -28,10 +27,14 @@ impl Replies {
     /// Forgets a reply. One in progress is canceled. The future ends when the stores have it no
     /// longer, which happens without it as well; its result is false if a store keeps the reply.
     pub fn remove(&self, entry: &Entry) -> impl Future<Output = bool> + use<> {
-        entry.removed.store(true, Ordering::SeqCst);
+        let mut is_removed = entry.removal.lock();
+        *is_removed = true;
         entry.log.cancel();
-        self.table.lock().remove(entry);
+        if let Some(continued) = self.table.lock().remove(entry) {
+            continued.log.cancel();
+        }
         let removed: Vec<_> = self.stores().map(|store| store.remove(&entry.record)).collect();
+        drop(is_removed);
         async move { join_all(removed).await.iter().all(Result::is_ok) }
     }
 
@@ -53,8 +56,9 @@ impl Replies {
         };
         let mut table = self.table.lock();
         let gone: Vec<_> = table.entries.values().filter(old).cloned().collect();
-        gone.iter().for_each(|entry| table.remove(entry));
+        gone.iter().for_each(|entry| drop(table.remove(entry)));
         table.forget_refused(REFUSED_FOR);
+        table.forget_removals();
     }
 
     /// Forgets the replies that ended first, until the others are few and small enough. A store has

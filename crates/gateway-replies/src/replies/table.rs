@@ -2,8 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nsbridge_protocol::{RequestId, Tenant};
@@ -28,7 +27,13 @@ pub(super) struct Table {
     tenants: HashMap<Tenant, usize>,
     /// Replies to lines of batches, by the name of the line.
     pub(super) lines: HashMap<String, HashSet<RequestId>>,
+    /// Removals of the replies that are in memory or being read.
+    removals: HashMap<RequestId, Weak<Removal>>,
 }
+
+/// True if a reply was removed. All entries of one id have the same value. Its lock is held while a
+/// change is handed to the stores, so that no change follows the removal.
+pub(super) type Removal = Mutex<bool>;
 
 /// Reply with its request.
 pub struct Entry {
@@ -42,8 +47,7 @@ pub struct Entry {
     pub(super) elsewhere: bool,
     /// Name of the replica that received the request, if it is another one.
     pub(super) owner: Mutex<Option<String>>,
-    /// True if its client has deleted it.
-    pub(super) removed: AtomicBool,
+    pub(super) removal: Arc<Removal>,
     /// Time of the end.
     pub(super) ended: Mutex<Option<Instant>>,
 }
@@ -67,6 +71,27 @@ impl Table {
             Some(before) => self.give_back(&before),
             None => self.by_retry.entry(entry.record.retry_hash).or_default().push_back(id),
         }
+    }
+
+    /// Returns the removal of the replies of this id.
+    pub(super) fn removal(&mut self, id: RequestId) -> Arc<Removal> {
+        let known = self.removals.get(&id).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let removal = Arc::default();
+            self.removals.insert(id, Arc::downgrade(&removal));
+            removal
+        })
+    }
+
+    /// Returns the removal of a new request. An earlier one of this id, which was removed, stays so.
+    pub(super) fn new_removal(&mut self, id: RequestId) -> Arc<Removal> {
+        self.removals.remove(&id);
+        self.removal(id)
+    }
+
+    /// Forgets the removals of replies that nothing has any longer.
+    pub(super) fn forget_removals(&mut self) {
+        self.removals.retain(|_, removal| removal.strong_count() > 0);
     }
 
     /// Returns true if many bytes were added since the last sweep.
@@ -104,10 +129,11 @@ impl Table {
         over == 0
     }
 
-    /// Forgets an entry.
-    pub(super) fn remove(&mut self, entry: &Entry) {
-        if let Some(removed) = self.entries.remove(&entry.record.id) {
-            self.give_back(&removed);
+    /// Forgets the entry of a reply, and returns it.
+    pub(super) fn remove(&mut self, entry: &Entry) -> Option<Arc<Entry>> {
+        let removed = self.entries.remove(&entry.record.id);
+        if let Some(removed) = &removed {
+            self.give_back(removed);
         }
         if let Some(ids) = self.by_retry.get_mut(&entry.record.retry_hash) {
             // The oldest goes first, so its place is near the front.
@@ -118,6 +144,7 @@ impl Table {
                 self.by_retry.remove(&entry.record.retry_hash);
             }
         }
+        removed
     }
 
     /// Returns the reply that a retry with this hash repeats: one that was interrupted, else one in
@@ -154,16 +181,16 @@ impl Table {
 }
 
 impl Entry {
-    pub(super) fn new(record: Record, elsewhere: bool) -> Arc<Self> {
+    pub(super) fn new(record: Record, elsewhere: bool, removal: Arc<Removal>) -> Arc<Self> {
         let bytes = record.bytes();
         let log = Arc::new(ReplyLog::new(&record));
-        let (ended, owner, removed) = (Mutex::new(None), Mutex::new(None), AtomicBool::new(false));
-        Arc::new(Self { log, record, bytes, elsewhere, owner, removed, ended })
+        let (ended, owner) = (Mutex::new(None), Mutex::new(None));
+        Arc::new(Self { log, record, bytes, elsewhere, owner, removal, ended })
     }
 
     /// Returns an entry with what was stored of it. Nothing in this process computes it.
-    pub(super) fn restored(stored: StoredReply) -> Arc<Self> {
-        let entry = Self::new(stored.record, stored.owner.is_some());
+    pub(super) fn restored(stored: StoredReply, removal: Arc<Removal>) -> Arc<Self> {
+        let entry = Self::new(stored.record, stored.owner.is_some(), removal);
         if stored.end.is_some() {
             *entry.ended.lock() = Some(Instant::now());
         } else {
@@ -213,7 +240,8 @@ mod tests {
         let part = MAX_BYTES_PER_TENANT / 8;
         let new = |id: u128| {
             let body = "x".repeat(part - 4096);
-            Entry::new(super::Record { body, ..record(id, SystemTime::now()) }, false)
+            let record = super::Record { body, ..record(id, SystemTime::now()) };
+            Entry::new(record, false, Arc::default())
         };
         let entries: Vec<Arc<Entry>> = (0..8).map(new).collect();
         let tenant = entries[0].record.tenant.clone();
@@ -233,7 +261,7 @@ mod tests {
             table.entries.contains_key(&RequestId(entries[at].record.id.0))
         };
         assert!(!has(&table, 5) && has(&table, 2));
-        entries.iter().for_each(|entry| table.remove(entry));
+        entries.iter().for_each(|entry| drop(table.remove(entry)));
         assert!(table.tenants.is_empty());
     }
 }

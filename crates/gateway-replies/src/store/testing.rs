@@ -22,8 +22,14 @@ pub(crate) trait Bench {
     /// Opens the store for the first process, or for another one when `before` has ended.
     async fn open(&self, before: Option<Self::Store>) -> Self::Store;
 
-    /// Returns true if some file of the store has these bytes.
+    /// Returns true if some file of the store has these bytes, or has them in its name.
     fn has_bytes(&self, bytes: &[u8]) -> bool;
+
+    /// Returns an id as the names or keys of the store have it.
+    fn key_of(&self, id: RequestId) -> Vec<u8>;
+
+    /// Returns the number of values that the store has of its replies.
+    fn count_values(&self, store: &Self::Store) -> usize;
 }
 
 /// Makes one test of each rule, with the bench that an expression returns.
@@ -33,12 +39,15 @@ macro_rules! conformance {
             a_request_is_read_back_as_it_was,
             a_complete_reply_is_read_back_as_it_was,
             each_end_is_read_back_as_it_was,
+            a_complete_reply_without_all_of_its_pieces_has_no_end,
             an_interrupted_reply_has_no_end,
+            an_interrupted_reply_that_is_continued_has_its_end,
             what_a_worker_withdrew_is_not_read_back,
             the_worker_of_a_reply_is_known_before_its_end,
             nothing_of_a_reply_is_in_the_clear,
-            a_removed_reply_is_gone_and_what_comes_later_is_not_stored,
+            a_removed_reply_is_gone_with_all_that_was_noted_of_it,
             a_sweep_removes_what_is_old_and_nothing_else,
+            a_request_is_stored_whether_anybody_waits_for_it,
             a_reply_that_never_began_is_not_there,
         }
     };
@@ -235,6 +244,38 @@ pub(crate) async fn an_interrupted_reply_has_no_end(bench: &impl Bench) {
     assert!(stored.end.is_none());
 }
 
+pub(crate) async fn a_complete_reply_without_all_of_its_pieces_has_no_end(bench: &impl Bench) {
+    let store = bench.open(None).await;
+    let mut reply = Course::begin(&store, record_of_age(Duration::ZERO)).await;
+    reply.piece(0, 2);
+    reply.end(done(2));
+    let stored = read(&store, reply.record.id).await;
+    assert_pieces(&stored, &[0]);
+    assert!(stored.end.is_none());
+    // A failure is an end, whatever is there.
+    reply.end(ReplyEnd::Failed(Failure::internal("no")));
+    assert!(read(&store, reply.record.id).await.end.is_some());
+}
+
+pub(crate) async fn an_interrupted_reply_that_is_continued_has_its_end(bench: &impl Bench) {
+    let store = bench.open(None).await;
+    let mut reply = Course::begin(&store, record_of_age(Duration::ZERO)).await;
+    reply.piece(0, 2);
+    reply.note(&Change::Interrupted);
+    store.flush().await;
+    // Another process continues it.
+    let (record, pieces) = (reply.record.clone(), reply.pieces.clone());
+    let store = bench.open(Some(store)).await;
+    let log = ReplyLog::new(&record);
+    let mut reply = Course { store: &store, record, log, worker: None, pieces };
+    reply.piece(1, 3);
+    reply.end(done(2));
+    let stored = read(&store, reply.record.id).await;
+    assert_pieces(&stored, &[0, 1]);
+    assert_eq!(stored.fingerprint, Some(Fingerprint([3; 16])));
+    assert_same(&stored.end.unwrap(), &done(2));
+}
+
 pub(crate) async fn what_a_worker_withdrew_is_not_read_back(bench: &impl Bench) {
     let store = bench.open(None).await;
     let mut reply = Course::begin(&store, record_of_age(Duration::ZERO)).await;
@@ -264,21 +305,24 @@ pub(crate) async fn nothing_of_a_reply_is_in_the_clear(bench: &impl Bench) {
     reply.note(&Change::Interrupted);
     reply.end(done(1));
     store.flush().await;
+    assert!(bench.has_bytes(&bench.key_of(reply.record.id)));
     assert!(!bench.has_bytes(b"canary"));
 }
 
-pub(crate) async fn a_removed_reply_is_gone_and_what_comes_later_is_not_stored(bench: &impl Bench) {
+pub(crate) async fn a_removed_reply_is_gone_with_all_that_was_noted_of_it(bench: &impl Bench) {
     let store = bench.open(None).await;
     let mut reply = Course::begin(&store, record_of_age(Duration::ZERO)).await;
     reply.piece(0, 2);
-    store.remove(&reply.record).await.unwrap();
-    assert!(store.load(reply.record.id).await.unwrap().is_none());
-    reply.piece(1, 2);
-    reply.end(done(2));
     store.flush().await;
+    assert!(bench.count_values(&store) > 0);
+    // The removal goes on without its future.
+    drop(store.remove(&reply.record));
+    store.flush().await;
+    assert!(store.load(reply.record.id).await.unwrap().is_none());
     let id = reply.record.id;
     let store = bench.open(Some(store)).await;
     assert!(store.load(id).await.unwrap().is_none());
+    assert_eq!(bench.count_values(&store), 0);
 }
 
 pub(crate) async fn a_sweep_removes_what_is_old_and_nothing_else(bench: &impl Bench) {
@@ -298,4 +342,10 @@ pub(crate) async fn a_sweep_removes_what_is_old_and_nothing_else(bench: &impl Be
 pub(crate) async fn a_reply_that_never_began_is_not_there(bench: &impl Bench) {
     let store = bench.open(None).await;
     assert!(store.load(RequestId(Uuid::from_u128(9))).await.unwrap().is_none());
+}
+
+pub(crate) async fn a_request_is_stored_whether_anybody_waits_for_it(bench: &impl Bench) {
+    let (store, record) = (bench.open(None).await, record_of_age(Duration::ZERO));
+    drop(store.begin(&record));
+    read(&store, record.id).await;
 }

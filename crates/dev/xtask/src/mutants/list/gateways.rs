@@ -44,7 +44,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A restarted gateway does not continue the replies that were interrupted.
     Mutant {
         name: "interrupted-streams-wait",
-        file: "crates/gateway-replies/src/replies.rs",
+        file: "crates/gateway-replies/src/replies/find.rs",
         edits: &[(
             "            // Nothing in this process reads it.\n            entry.log.cancel();",
             "            // Nothing in this process reads it.",
