@@ -110,6 +110,17 @@ impl ChunkWriter {
         self.fresh = 0;
     }
 
+    /// Writes bytes. Those for which there is no room are left out.
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && !self.is_full() {
+            let room = self.room();
+            let count = room.len().min(bytes.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            self.advance(count);
+            bytes = &bytes[count..];
+        }
+    }
+
     /// Fills the rest of the writer from a reader.
     pub(crate) fn fill(&mut self, reader: &mut impl io::Read) -> io::Result<()> {
         while !self.is_full() {

@@ -69,10 +69,3 @@ pub use store::{Opened, Store, Wanted};
 #[cfg(feature = "s3")]
 pub use store::{Push, Pushed, Pushing};
 pub use versions::Alias;
-
-/// Parsers of untrusted bytes, for fuzzing.
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub mod testing {
-    pub use crate::objects::s3::read_response;
-}

@@ -6,7 +6,6 @@
 mod format;
 mod memory;
 mod model;
-mod response;
 mod seeds;
 mod store;
 mod text;
@@ -25,7 +24,7 @@ pub struct Target {
 }
 
 /// All that is fuzzed.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 8] = [
     Target { name: "frames", run: frames, seeds: seeds::frames },
     Target { name: "safetensors", run: safetensors, seeds: seeds::safetensors },
     Target { name: "gguf", run: gguf, seeds: seeds::gguf },
@@ -33,7 +32,6 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "config", run: config, seeds: seeds::config },
     Target { name: "tokenizer", run: tokenizer, seeds: seeds::tokenizer },
     Target { name: "format", run: format, seeds: seeds::format },
-    Target { name: "s3", run: s3, seeds: seeds::s3 },
     Target { name: "vocabulary", run: vocabulary, seeds: seeds::vocabulary },
 ];
 
@@ -94,9 +92,4 @@ pub fn vocabulary_file(bytes: &[u8]) -> Cow<'_, [u8]> {
 /// The bytes as a request's `response_format`.
 pub fn format(bytes: &[u8]) {
     format::format(bytes);
-}
-
-/// The bytes as a response of an object store.
-pub fn s3(bytes: &[u8]) {
-    response::read(bytes);
 }

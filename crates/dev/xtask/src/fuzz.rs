@@ -136,13 +136,12 @@ mod tests {
 
     use super::{ROOM, root, targets};
 
-    const TARGETS: [&str; 9] = [
+    const TARGETS: [&str; 8] = [
         "config",
         "format",
         "frames",
         "gguf",
         "manifest",
-        "s3",
         "safetensors",
         "tokenizer",
         "vocabulary",

@@ -1,13 +1,8 @@
 //! Backend for objects in a bucket with the S3 API.
 
-mod direct_read;
-mod http1_body;
-
-#[cfg(feature = "testing")]
-pub use self::http1_body::testing::read_response;
+mod http_client;
 
 use std::fmt;
-use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -27,7 +22,7 @@ use nsbridge_aws::{Credentials, SdkConfig};
 use nsbridge_handler::Cause;
 use tokio::time::timeout;
 
-use self::direct_read::{BodySlot, DirectReadConnector};
+use self::http_client::LargeReadsClient;
 use super::{Object, Objects, Reading, unusable};
 use crate::chunk_writer::ChunkWriter;
 use crate::config::{StoreConfig, is_private, plaintext};
@@ -100,12 +95,12 @@ fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Client, StoreE
         }
     }
     let others = config.http_client().unwrap_or_else(nsbridge_aws::http_client);
-    let connector = DirectReadConnector::new(others).map_err(|source| {
+    let http_client = LargeReadsClient::new(others).map_err(|source| {
         let what = "read this machine's root certificates".to_owned();
         StoreError::System { what, source }
     })?;
     let config = builder
-        .http_client(connector)
+        .http_client(http_client)
         .force_path_style(path_style.unwrap_or(elsewhere))
         .retry_config(RetryConfig::disabled())
         .timeout_config(TimeoutConfig::disabled())
@@ -195,33 +190,23 @@ impl S3 {
         writer: &mut ChunkWriter,
         how: Reading<'_>,
     ) -> Result<(), Fault> {
-        let slot = BodySlot::default();
-        let carried = slot.clone();
         let request = self
             .client
             .get_object()
             .bucket(&self.bucket)
             .key(self.key(&object.path))
             .range(format!("bytes={}-{}", range.start, range.end - 1))
-            .set_if_match(object.etag.clone())
-            .customize()
-            .mutate_request(move |request| request.add_extension(carried.clone()));
-        let answer = self.ask(&object.path, request.send()).await?;
+            .set_if_match(object.etag.clone());
+        let mut answer = self.ask(&object.path, request.send()).await?;
         Self::check_range(object, &range, &answer)?;
-        let mut body = slot.take().ok_or_else(|| Fault::passing("the answer has no body"))?;
-        if body.left() != Some(range.end - range.start) {
-            return Err(Fault::passing("the body has another length than was asked for"));
-        }
         while !writer.is_full() {
-            match timeout(how.stall, body.read(writer.room())).await {
-                Ok(Ok(count)) => {
-                    writer.advance(count);
-                    how.rate_limit.wait(count).await;
+            match timeout(how.stall, answer.body.next()).await {
+                Ok(Some(Ok(frame))) => {
+                    writer.write(&frame);
+                    how.rate_limit.wait(frame.len()).await;
                 }
-                Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Err(Fault::passing("the body ended early"));
-                }
-                Ok(Err(error)) => return Err(broken_off(error)),
+                Ok(Some(Err(error))) => return Err(broken_off(error)),
+                Ok(None) => return Err(Fault::passing("the body ended early")),
                 Err(_) => {
                     let seconds = how.stall.as_secs_f32();
                     return Err(Fault::passing(format!("no byte for {seconds} s")));
@@ -245,11 +230,17 @@ impl S3 {
         let whole = *range == (0..object.size);
         let length = answer.content_length().and_then(|n| u64::try_from(n).ok());
         match answer.content_range() {
-            Some(given) if *given == expected => Ok(()),
-            None if whole && length == Some(object.size) => Ok(()),
-            Some(given) => Err(Fault::passing(format!("asked for {expected}, given {given:?}"))),
-            None => Err(Fault::passing("the range was ignored")),
+            Some(given) if *given == expected => {}
+            None if whole => {}
+            Some(given) => {
+                return Err(Fault::passing(format!("asked for {expected}, given {given:?}")));
+            }
+            None => return Err(Fault::passing("the range was ignored")),
         }
+        if length != Some(range.end - range.start) {
+            return Err(Fault::passing("the body has another length than was asked for"));
+        }
+        Ok(())
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn format(bytes: &[u8]) {
     let seed = blake3::hash(bytes);
     for half in seed.as_bytes().chunks(16) {
         if let Some(text) = written(grammar.clone(), half) {
-            hold(&format, &text);
+            check(&format, &text);
         }
     }
 }
@@ -80,7 +80,7 @@ fn written(mut grammar: Grammar, seed: &[u8]) -> Option<String> {
 }
 
 /// Checks a text against the format with other parsers.
-fn hold(format: &ResponseFormat, text: &str) {
+fn check(format: &ResponseFormat, text: &str) {
     match format {
         ResponseFormat::Text {} => {}
         ResponseFormat::JsonObject {} => {

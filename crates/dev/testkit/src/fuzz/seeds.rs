@@ -137,19 +137,6 @@ fn long(number: u64) -> Vec<u8> {
 }
 
 /// Responses of each framing, one after an interim response, and a chunk of 2^64 bytes.
-pub(super) fn s3() -> Vec<Vec<u8>> {
-    let responses = [
-        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: \"0\"\r\n\r\nhello",
-        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\n\
-         Content-Range: bytes 0-2/9\r\nConnection: close\r\n\r\nabc",
-        "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n\
-         5\r\n<Erro\r\n3;a=b\r\nr/>\r\n0\r\n\r\n",
-        "HTTP/1.0 503 Slow Down\r\n\r\n<Error><Code>SlowDown</Code></Error>",
-        "HTTP/1.1 500 Error\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\nffffffffffffffff\r\nx\r\n",
-    ];
-    responses.map(|response| response.as_bytes().to_vec()).into()
-}
-
 pub(super) fn manifest() -> Vec<Vec<u8>> {
     let files = vec![file("config.json", b"{}"), file("empty", b""), file("original/a", b"abc")];
     let mut small = Manifest::new("tale-7m", "2026-11-21", files);

@@ -11,6 +11,8 @@ use super::call::{Call, Kind};
 pub enum Fault {
     /// Error response with this status and code, such as 403 and `AccessDenied`.
     Refuse(u16, &'static str),
+    /// Error response with this status and a body that never ends.
+    RefuseEndlessly(u16),
     /// Connection reset before any response header.
     ResetAtOnce,
     /// Connection reset after at most this number of body bytes.

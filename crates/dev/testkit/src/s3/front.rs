@@ -67,6 +67,12 @@ impl Front {
         }
         let mut request = request;
         match &fault {
+            Some(Fault::RefuseEndlessly(status)) => {
+                let (mut parts, body) = refusal(&call, *status, "InternalError").into_parts();
+                bend(&mut parts, &Fault::Endless);
+                let twist = Twist::new(Fault::Endless, end, 0);
+                return Ok(Response::from_parts(parts, Sent::new(body, under_way, Some(twist))));
+            }
             Some(Fault::Refuse(status, code)) => {
                 // A client that is still sending its body would take an early response for a broken
                 // connection.
@@ -111,6 +117,7 @@ fn in_body(fault: &Fault) -> bool {
         | Fault::Longer(_)
         | Fault::Flip(_) => true,
         Fault::Refuse(..)
+        | Fault::RefuseEndlessly(_)
         | Fault::ResetAtOnce
         | Fault::Change(_)
         | Fault::IgnoreRange

@@ -142,8 +142,3 @@ fn mutated_vocabularies_of_gguf_files_end_in_order_and_take_memory_by_their_size
 fn mutated_response_formats_end_in_order() {
     check("format");
 }
-
-#[test]
-fn mutated_answers_of_a_store_end_in_order() {
-    check("s3");
-}

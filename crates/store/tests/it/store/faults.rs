@@ -118,7 +118,8 @@ async fn an_error_has_its_cause_as_its_source_and_does_not_repeat_it() {
     assert!(line.starts_with(&sentence) && line[sentence.len()..].contains(&cause), "{line}");
     // A handler receives the error of its load with the causes.
     let refused = load_under(&fixture, on_large(Fault::Reset(0)).into()).await.unwrap_err();
-    assert!(refused.contains("(the body broke off): Connection reset"), "{refused}");
+    assert!(refused.contains("(the body broke off): "), "{refused}");
+    assert!(refused.contains("Connection reset"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,26 +156,27 @@ async fn a_manifest_that_is_not_the_pinned_one_is_refused() {
 async fn a_body_without_end_and_a_manifest_without_end_take_no_memory() {
     let fixture = Fixture::new().await;
     check_refused(&fixture, Rule::new(Fault::Endless).of("nsb-manifest"), "more than").await;
+    check_refused(&fixture, on_large(Fault::RefuseEndlessly(500)), "length limit exceeded").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_seeded_days_end_byte_for_byte_right_or_with_one_sentence() {
+async fn forty_seeded_days_end_byte_for_byte_right_or_with_one_sentence() {
     let fixture = Fixture::new().await;
     let folder = Model::in_dir(fixture.dir.path());
     let right = on_a_thread(move || load(&folder)).await.unwrap();
     let mut well = 0;
-    for seed in 0..100 {
+    for seed in 0..40 {
         let often = |fault, chance| Rule::new(fault).when(When::Chance(chance)).of("tale/r1");
         let day = [
             often(Fault::SLOW_DOWN, 0.1),
             often(Fault::INTERNAL_ERROR, 0.05),
             often(Fault::ResetAtOnce, 0.1),
-            often(Fault::Reset(seed * 100_000), 0.1),
-            often(Fault::Truncate(seed * 50_000), 0.1),
+            often(Fault::Reset(seed * 250_000), 0.1),
+            often(Fault::Truncate(seed * 125_000), 0.1),
             often(Fault::Longer(5), 0.05),
             often(Fault::WrongRange, 0.05),
             often(Fault::IgnoreRange, 0.05),
-            often(Fault::Flip(seed * 390_000), 0.1),
+            often(Fault::Flip(seed * 980_000), 0.1),
             often(Fault::Refuse(403, "AccessDenied"), 0.005).on([Kind::Get]),
         ];
         let faults = day.into_iter().fold(Faults::seeded(seed), Faults::with);
@@ -188,5 +190,5 @@ async fn a_hundred_seeded_days_end_byte_for_byte_right_or_with_one_sentence() {
             }
         }
     }
-    assert!((50..=100).contains(&well), "{well} of 100 ended well");
+    assert!((20..=40).contains(&well), "{well} of 40 ended well");
 }
