@@ -90,7 +90,7 @@ fn check(
 ) -> Result<ExitCode> {
     let reference = parity::Reference::read(reference)?;
     let tokens = reference.tokens.len();
-    let held = reference.hold_against(&mut open(model, tokens)?);
+    let held = reference.check_against(&mut open(model, tokens)?);
     let parity = held.map_err(|error| anyhow!("{error}"))?;
     let parity::Parity { largest, after, mismatches, divergence, .. } = parity;
     let equal = largest <= tolerance;

@@ -355,7 +355,7 @@ impl Writer {
                         endings.remove(*id.as_bytes())?;
                         stored.push(done);
                     }
-                    // These may come after their reply was removed.
+                    // A sweep may remove a reply that is still computed, and its rest comes later.
                     Write::Piece(id, ..) | Write::Ending(id, _)
                         if !self.index.has(id) || gone.contains(&id) => {}
                     Write::Piece(id, at, sealed) => {

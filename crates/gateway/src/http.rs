@@ -1,6 +1,7 @@
 //! HTTP: connections, TLS, routes, and what is the same for all endpoints.
 
-pub(crate) mod bodies;
+pub(crate) mod body_memory;
+pub(crate) mod drain_body;
 pub(crate) mod openapi;
 pub(crate) mod origin;
 pub(crate) mod page;
@@ -8,4 +9,3 @@ pub(crate) mod routes;
 pub(crate) mod server;
 pub(crate) mod tls;
 pub(crate) mod traces;
-pub(crate) mod unread;

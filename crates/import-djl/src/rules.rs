@@ -2,9 +2,9 @@
 
 mod common;
 mod engine;
-mod left;
 mod models;
 mod python;
+mod unsupported;
 mod variables;
 
 use toml::Value;
@@ -41,7 +41,7 @@ enum Apply {
 fn tables(kind: &Kind) -> Vec<&'static [Rule]> {
     match kind {
         Kind::Text | Kind::Embeddings => {
-            vec![models::LLAMA, engine::RULES, common::RULES, left::RULES, variables::RULES]
+            vec![models::LLAMA, engine::RULES, common::RULES, unsupported::RULES, variables::RULES]
         }
         Kind::Python(_) => vec![python::RULES, python::SERVER, common::RULES, variables::RULES],
         Kind::Nothing(_) => vec![models::NOTHING, python::SERVER, common::RULES, variables::RULES],
@@ -53,7 +53,7 @@ fn all() -> impl Iterator<Item = &'static Rule> {
         models::LLAMA,
         engine::RULES,
         common::RULES,
-        left::RULES,
+        unsupported::RULES,
         python::RULES,
         python::SERVER,
         models::NOTHING,

@@ -10,15 +10,15 @@
 
 #![expect(unsafe_code, reason = "blocks lie in memory that is not of their type")]
 
-mod heads;
+mod scales;
 mod values;
 
 use crate::memory::Plain;
 use crate::prefetch::{distance, prefetch};
-use crate::row::BLOCK;
+use crate::rowwise::BLOCK;
 use crate::simd::{LANES, Simd, at_once};
 
-use self::heads::{Head, Power, Scale, ScaleAndMin};
+use self::scales::{Head, Power, Scale, ScaleAndMin};
 use self::values::{Fives, Floats, Halves, Levels, Values};
 
 pub(crate) use self::values::{LEVELS, raised};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::row::BLOCK;
+use crate::rowwise::BLOCK;
 use crate::simd::LANES;
 use crate::{blocks32, kquants};
 

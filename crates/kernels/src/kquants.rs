@@ -7,15 +7,15 @@
 
 #![expect(unsafe_code, reason = "blocks lie in memory that is not of their type")]
 
-mod few;
 mod levels;
+mod q2_q3;
 
 use crate::memory::Plain;
 use crate::prefetch::{distance, prefetch};
 use crate::simd::{FOURS, LANES, Simd, at_once};
 
-pub(crate) use self::few::{Q2, Q3};
 pub(crate) use self::levels::Iq4Xs;
+pub(crate) use self::q2_q3::{Q2, Q3};
 
 /// Columns in a block.
 pub const BLOCK: usize = 256;

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`matrix`] | weights in tiles, packed from a file's rows, and their products with activations |
 //! | [`attention`] | attention of a token's heads over a paged KV cache |
-//! | [`row`] | RMSNorm and rotary embedding of a row |
+//! | [`rowwise`] | RMSNorm and rotary embedding of a row |
 //! | [`simd`] | instruction-set tiers, and the vectors of a tier |
 //! | [`ThreadPool`] | threads that steal the numbered parts of a job from each other |
 //! | [`collectives`] | all-reduce and gather between the ranks of a model |
@@ -63,7 +63,7 @@ pub mod matrix;
 pub mod memory;
 pub mod prefetch;
 mod q8;
-pub mod row;
+pub mod rowwise;
 pub mod simd;
 mod thread_pool;
 

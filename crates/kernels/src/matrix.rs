@@ -5,26 +5,26 @@
 //! pairwise tree adds up the segments. So a shard of whole tiles gives the same rows as the whole
 //! matrix, and a shard of whole segments gives the same partial sums.
 
+mod activations;
 mod blocks;
 mod data;
 mod gguf_blocks;
-mod kinds;
+mod matmul;
+mod operands;
 mod pack;
-mod product;
-mod products;
-mod rows;
 mod tile;
 mod tile_interleave;
+mod tile_products;
 
 use crate::error::Error;
 use crate::format::Format;
 use crate::q8::TILE_BLOCK;
-use crate::row::BLOCK;
+use crate::rowwise::BLOCK;
 use crate::simd::{LANES, Lanes};
 
 pub use self::gguf_blocks::KQuantBlock;
+pub use self::matmul::{Activations, Epilogue, Output, QuantizationBuffers};
 pub use self::pack::Source;
-pub use self::product::{Activations, Epilogue, Output, QuantizationBuffers};
 
 use self::data::Data;
 use self::tile_interleave::{TILES, TileInterleave};

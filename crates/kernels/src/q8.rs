@@ -5,7 +5,7 @@
     expect(unsafe_code, reason = "the instructions for it are intrinsics")
 )]
 
-use crate::row::BLOCK;
+use crate::rowwise::BLOCK;
 use crate::simd::{LANES, Simd, Tier, Work};
 
 /// Bytes of a tile's block: for each four columns, four bytes of each of the 16 rows.

@@ -7,7 +7,7 @@ mod convert;
 mod fault;
 pub(crate) mod frame_filter;
 mod io;
-mod life;
+mod lifetime;
 mod publisher;
 mod returns;
 mod topology;
@@ -31,7 +31,7 @@ use address::Address;
 use connection::AmqpConnection;
 use frame_filter::Bodies;
 use io::Io;
-use life::Settings;
+use lifetime::Settings;
 
 /// First bytes that a client sends (AMQP 0-9-1, 4.2.2). A broker answers them.
 const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use nsbridge_crypto::{
-    JobKey, KeyError, KeyProvider, Provider, ReplyRoot, RequestFrame, RequestHead,
+    JobKey, Key, KeyError, KeyProvider, Provider, ReplyRoot, RequestFrame, RequestHead,
 };
 use nsbridge_protocol::topology::{self, MAX_TIME_TO_FINISH, header};
 use nsbridge_protocol::{
@@ -93,7 +93,7 @@ pub(crate) struct Again {
 }
 
 /// Reply queue and reply key for the refusal of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ReplyTo {
     pub(crate) queue: String,
     pub(crate) request: RequestId,
@@ -139,27 +139,7 @@ pub(crate) async fn open(
         root: None,
         attempt,
     });
-    let key = match keys.open_key(&frame).await {
-        Ok(key) => key,
-        Err(error @ KeyError::Busy { .. }) => {
-            return Err(NotAdmitted::Deferred(Deferred {
-                error,
-                until: claimed_deadline(frame.head()),
-            }));
-        }
-        Err(error) => {
-            if matches!(error, KeyError::Denied { .. }) {
-                tracing::warn!(%error, "a request has no key");
-            }
-            let mut rejection = Rejection::new(error.code(), error.to_string(), reply);
-            // A key rotation may bring the key to this worker within a minute.
-            if matches!(error, KeyError::Unknown { .. }) {
-                let until = claimed_deadline(frame.head());
-                rejection.again = until.map(|until| Again { until, pinned: None });
-            }
-            return Err(NotAdmitted::Rejected(rejection));
-        }
-    };
+    let key = open_key(&frame, keys, reply.as_ref()).await?;
     // Anyone who sees a request can publish a changed copy of it, or publish it to another queue.
     // Such a copy gets no refusal sealed under the request's own key, because that would end an
     // intact reply.
@@ -190,16 +170,7 @@ pub(crate) async fn open(
             return Err(reject(ErrorCode::BadInput, message, Some(reply)));
         }
     };
-    // Rule R12: the request is pinned to another revision.
-    if request.revision.is_some() && request.revision.as_ref() != revision {
-        let pinned = request.revision.as_ref().map_or("", Revision::as_str);
-        let served = revision.map_or("no named revision", Revision::as_str);
-        let message = format!(
-            "the request is pinned to revision {pinned}, and no worker of it took the request while it \
-             waited; this worker serves {served}"
-        );
-        let mut rejection = Rejection::new(ErrorCode::WrongRevision, message, Some(reply));
-        rejection.again = Some(Again { until: at_ms(deadline_ms), pinned: request.revision });
+    if let Some(rejection) = pinned_elsewhere(&request, revision, at_ms(deadline_ms), &reply) {
         return Err(NotAdmitted::Rejected(rejection));
     }
     let opened = AdmittedRequest {
@@ -219,6 +190,51 @@ pub(crate) async fn open(
         deadline: at_ms(deadline_ms),
     };
     Ok((opened, Box::<str>::from(request.input).into_string().into_bytes()))
+}
+
+/// Opens the key of a request. A request whose key cannot be opened now waits for it.
+async fn open_key(
+    frame: &RequestFrame<'_>,
+    keys: &dyn KeyProvider,
+    reply: Option<&ReplyTo>,
+) -> Result<Key, NotAdmitted> {
+    let error = match keys.open_key(frame).await {
+        Ok(key) => return Ok(key),
+        Err(error) => error,
+    };
+    let until = claimed_deadline(frame.head());
+    if matches!(error, KeyError::Busy { .. }) {
+        return Err(NotAdmitted::Deferred(Deferred { error, until }));
+    }
+    if matches!(error, KeyError::Denied { .. }) {
+        tracing::warn!(%error, "a request has no key");
+    }
+    let mut rejection = Rejection::new(error.code(), error.to_string(), reply.cloned());
+    // A key rotation may bring the key to this worker within a minute.
+    if matches!(error, KeyError::Unknown { .. }) {
+        rejection.again = until.map(|until| Again { until, pinned: None });
+    }
+    Err(NotAdmitted::Rejected(rejection))
+}
+
+/// Returns the rejection of a request that is pinned to another revision (rule R12).
+fn pinned_elsewhere(
+    request: &Request<Box<RawValue>>,
+    served: Option<&Revision>,
+    until: SystemTime,
+    reply: &ReplyTo,
+) -> Option<Rejection> {
+    let pinned = request.revision.as_ref().filter(|pinned| Some(*pinned) != served)?;
+    let served = served.map_or("no named revision", Revision::as_str);
+    let message = format!(
+        "the request is pinned to revision {}, and no worker of it took the request while it \
+         waited; this worker serves {served}",
+        pinned.as_str()
+    );
+    let code = ErrorCode::WrongRevision;
+    let mut rejection = Rejection::new(code, message, Some(reply.clone()));
+    rejection.again = Some(Again { until, pinned: Some(pinned.clone()) });
+    Some(rejection)
 }
 
 /// Returns the time until which an unopened request may be tried again. Its header is not verified,

@@ -1,9 +1,11 @@
 //! Control flow of one delivery: admission, registration, slot, call, reply, settlement.
 
+mod stops;
+
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use nsbridge_crypto::Provider;
 use nsbridge_handler::erased::Call;
@@ -13,10 +15,9 @@ use nsbridge_protocol::topology::POISON_RUNS;
 use nsbridge_protocol::{ErrorCode, Failure, Pieces};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::observability::metrics::OrphanEnd;
 use crate::request::admission::{self, AdmittedRequest, NotAdmitted};
 use crate::request::context::WorkerContext;
 use crate::request::delivery_trace::DeliveryTrace;
@@ -145,49 +146,20 @@ impl Run<'_> {
         context: &ReplyContext<'_>,
         writer: Writer,
     ) -> Result<Disposition, Undeliverable> {
-        let Self { worker, request, reader, .. } = self;
-        let mut cancelled = false;
-        let slot = tokio::select! {
-            biased;
-            () = cancel(context, controls) => {
-                cancelled = true;
-                // No call follows, so the run goes on without a permit.
-                None
-            }
-            entry = self.enter(arrival) => match entry {
-                Entry::Poison(runs) => return Ok(Disposition::Poison(runs)),
-                Entry::Slot(Slot::Requeue) => return Ok(Disposition::HandedOff),
-                Entry::Slot(Slot::DeadlinePassed) => {
-                    // `watch` stops the run too, but maybe not before the call would begin.
-                    reader.stop(Stop::Deadline);
-                    None
-                }
-                Entry::Slot(Slot::Granted(permit)) => Some(Arc::new(permit)),
-            },
+        let Self { request, reader, .. } = self;
+        let (slot, cancelled) = match self.begin(arrival, context, controls).await {
+            Begun::Entered(slot) => (slot, false),
+            // No call follows, so the run goes on without a permit.
+            Begun::Cancelled => (None, true),
+            Begun::Over(disposition) => return Ok(disposition),
         };
         let trace = context.trace;
         trace.runs();
-        cancelled |= cancelled_early(context, controls);
-        let waits = request.is_later && worker.reply.resume_from_client;
-        let (opened, resume) = if waits || cancelled {
-            let mut reply = ReplySender::start(context, self.running.attempt()).await?;
-            let decision = match cancelled {
-                true => ResumeDecision::Cancelled,
-                false => reply.wait_for_resume(controls, request.age()).await,
-            };
-            match decision {
-                ResumeDecision::Start => (Some(reply), None),
-                ResumeDecision::Resume(pieces) => (Some(reply), Some(pieces)),
-                // Rule R4: canceled before the work began.
-                ResumeDecision::Cancelled => {
-                    let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
-                    let disposition = Disposition::Failed(failure);
-                    reply.end(&disposition).await?;
-                    return Ok(disposition);
-                }
-            }
-        } else {
-            (None, None)
+        let cancelled = cancelled || cancelled_early(context, controls);
+        let (opened, resume) = match self.resume(cancelled, context, controls).await? {
+            Resumed::First => (None, None),
+            Resumed::Opened(reply, pieces) => (Some(*reply), pieces),
+            Resumed::Over(disposition) => return Ok(disposition),
         };
         // Pinned here: passed by value, the future would be stored again in each future that takes it.
         let opening = pin!(async {
@@ -212,6 +184,59 @@ impl Run<'_> {
             reply.end(&disposition).await?;
         }
         Ok(disposition)
+    }
+
+    /// Waits until the run may call the handler, or is not to call it.
+    async fn begin(
+        &self,
+        arrival: Arrival,
+        context: &ReplyContext<'_>,
+        controls: &mut Receiver<SealedControl>,
+    ) -> Begun {
+        tokio::select! {
+            biased;
+            () = cancel(context, controls) => Begun::Cancelled,
+            entry = self.enter(arrival) => match entry {
+                Entry::Poison(runs) => Begun::Over(Disposition::Poison(runs)),
+                Entry::Slot(Slot::Requeue) => Begun::Over(Disposition::HandedOff),
+                Entry::Slot(Slot::DeadlinePassed) => {
+                    // `watch` stops the run too, but maybe not before the call would begin.
+                    self.reader.stop(Stop::Deadline);
+                    Begun::Entered(None)
+                }
+                Entry::Slot(Slot::Granted(permit)) => Begun::Entered(Some(Arc::new(permit))),
+            },
+        }
+    }
+
+    /// Opens the stream of a later attempt, and waits for the pieces that its client has. A canceled
+    /// run sends its end.
+    async fn resume<'c>(
+        &self,
+        cancelled: bool,
+        context: &'c ReplyContext<'c>,
+        controls: &mut Receiver<SealedControl>,
+    ) -> Result<Resumed<'c>, Undeliverable> {
+        let waits = self.request.is_later && self.worker.reply.resume_from_client;
+        if !(waits || cancelled) {
+            return Ok(Resumed::First);
+        }
+        let mut reply = ReplySender::start(context, self.running.attempt()).await?;
+        let decision = match cancelled {
+            true => ResumeDecision::Cancelled,
+            false => reply.wait_for_resume(controls, self.request.age()).await,
+        };
+        match decision {
+            ResumeDecision::Start => Ok(Resumed::Opened(Box::new(reply), None)),
+            ResumeDecision::Resume(pieces) => Ok(Resumed::Opened(Box::new(reply), Some(pieces))),
+            // Rule R4: canceled before the work began.
+            ResumeDecision::Cancelled => {
+                let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
+                let disposition = Disposition::Failed(failure);
+                reply.end(&disposition).await?;
+                Ok(Resumed::Over(disposition))
+            }
+        }
     }
 
     /// Waits for a permit, unless the request is poison (rule R1). Enters no run in the record:
@@ -307,78 +332,23 @@ impl Run<'_> {
         }
         end
     }
+}
 
-    /// Stops the run at its deadline, in a drain, when an interactive request needs its slot, or when
-    /// it has lost its delivery. Sending may go on for a while after the stop; then `overdue` is
-    /// canceled. Returns only if the handler has failed and the run is not waited for any more.
-    async fn watch(&self, overdue: &CancellationToken) -> Undeliverable {
-        let (worker, reader) = (self.worker, self.reader);
-        let (stop, margin) = tokio::select! {
-            () = sleep(admission::remaining(self.request.deadline)) => (Stop::Deadline, worker.timing.send_margin),
-            margin = must_move(worker, reader) => (Stop::HandOff, margin),
-            () = self.preempted() => (Stop::HandOff, worker.timing.send_margin),
-            // The client does not need these frames: the worker with the delivery sends its own.
-            () = self.forsaken() => (Stop::HandOff, Duration::ZERO),
-        };
-        reader.stop(stop);
-        let late = async {
-            // A call that ignores the stop is given up, and its client gets its end after that. The
-            // sender belongs to this run, so the wait cannot fail.
-            let _ = self.calling.subscribe().wait_for(|calling| !calling).await;
-            sleep(margin).await;
-            overdue.cancel();
-            pending().await
-        };
-        let given_up = async {
-            worker.unwell.cancelled().await;
-            sleep(worker.timing.failed_call_limit).await;
-        };
-        tokio::select! {
-            never = late => never,
-            () = given_up => Undeliverable::Overdue,
-        }
-    }
+/// First phase of a run: it waits for a permit.
+enum Begun {
+    /// The run goes on with a permit; without one, its deadline has passed.
+    Entered(Option<Arc<SlotPermit>>),
+    Cancelled,
+    Over(Disposition),
+}
 
-    /// Waits until the slot of a bulk request is needed by an interactive one (rule R13).
-    async fn preempted(&self) {
-        let Self { worker, request, reader, .. } = self;
-        worker.slots.preempted(self.claim, request.attempt).await;
-        let (id, pieces) = (request.job_key.id, reader.len());
-        tracing::info!(request = %id, pieces, "a bulk request gives up its slot");
-        worker.observability.metrics.preempted();
-    }
-
-    /// Waits until the run has lost its delivery for good (rule R9).
-    async fn forsaken(&self) {
-        let Self { worker, request, running, .. } = self;
-        loop {
-            running.orphaned().await;
-            tracing::warn!(request = %request.job_key.id, "a running job has lost its delivery");
-            let orphan = worker.observability.metrics.orphaned();
-            let withdrawn = async {
-                self.record.withdraw().await;
-                pending().await
-            };
-            let end = tokio::select! {
-                () = running.adopted() => OrphanEnd::Adopted,
-                () = adoption_time(worker) => OrphanEnd::Expired,
-                () = running.evicted() => OrphanEnd::Evicted,
-                _ = worker.drain.begun() => OrphanEnd::Drained,
-                never = withdrawn => never,
-            };
-            // A copy may have been adopted at the last moment.
-            let left = end != OrphanEnd::Adopted && running.retire();
-            orphan.ended(if left { end } else { OrphanEnd::Adopted });
-            if left {
-                tracing::info!(request = %request.job_key.id, "a job without a delivery was stopped");
-                return;
-            }
-            tokio::select! {
-                () = self.record.enter() => {}
-                () = running.orphaned() => {}
-            }
-        }
-    }
+/// Second phase of a run: a later attempt opens its stream before the handler is called.
+enum Resumed<'a> {
+    /// The handler of a first attempt is called while its stream opens.
+    First,
+    /// The stream is open, with the pieces that the client has.
+    Opened(Box<ReplySender<'a>>, Option<Pieces>),
+    Over(Disposition),
 }
 
 /// Answer of [`Run::enter`] to a delivery that is ready to run.
@@ -407,43 +377,6 @@ async fn cancel(context: &ReplyContext<'_>, controls: &mut Receiver<SealedContro
         }
     }
     pending::<()>().await;
-}
-
-/// Waits until a draining worker must hand the job over. Returns the time limit of the hand-over.
-async fn must_move(worker: &WorkerContext, reader: &Reader) -> Duration {
-    let moment = worker.drain.begun().await;
-    // A job that cannot end within the grace period has to move anyway, so it moves at once.
-    let left = moment.saturating_duration_since(Instant::now());
-    if reader.expected_to_take().is_none_or(|needed| needed <= left) {
-        worker.drain.over().await;
-    }
-    // While the broker blocks publishers, `moved` cannot be sent.
-    if worker.publish.is_blocked() { Duration::ZERO } else { worker.timing.send_margin }
-}
-
-/// Waits for as long as the copy of a job that was just orphaned may come back here.
-async fn adoption_time(worker: &WorkerContext) {
-    let lost = Instant::now();
-    let returned = async {
-        let mut subscribed = worker.consuming.since();
-        loop {
-            let since = *subscribed.borrow_and_update();
-            let window = async {
-                match since {
-                    Some(since) => sleep_until(since.max(lost) + worker.timing.adopt_window).await,
-                    None => pending().await,
-                }
-            };
-            tokio::select! {
-                () = window => return,
-                _ = subscribed.changed() => {}
-            }
-        }
-    };
-    tokio::select! {
-        () = returned => {}
-        () = sleep_until(lost + worker.timing.max_orphan_time) => {}
-    }
 }
 
 /// Decides the disposition of a run whose reply could not be sent.

@@ -1,6 +1,6 @@
 //! `nsbridge model quantize`: writes a model with quantized weights.
 
-mod made;
+mod created_files;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use nsbridge_llama::{Config, Mix, QuantizeError, Writing, quantize};
 use nsbridge_store::{MANIFEST, Opened};
 use serde_json::{Value, json};
 
-use self::made::{Made, Making};
+use self::created_files::{Made, Making};
 use super::bar::{Bar, size};
 use crate::failure::note;
 

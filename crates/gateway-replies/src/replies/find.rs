@@ -76,19 +76,21 @@ impl Replies {
                 return Ok((!is_removed).then_some(entry));
             }
         }
-        Ok(self.insert_found(&entry))
+        Ok(self.insert_found(&entry, false))
     }
 
     /// Puts a reply of a store into the table, and returns the entry that the table has then. One
-    /// that was removed in the meantime is not put there.
-    pub(super) fn insert_found(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+    /// that was removed in the meantime is not put there, and one of an id that the table has only if
+    /// `replaces` is true.
+    pub(super) fn insert_found(&self, entry: &Arc<Entry>, replaces: bool) -> Option<Arc<Entry>> {
         let is_removed = entry.removal.lock();
         if *is_removed {
             return None;
         }
         let mut table = self.table.lock();
         // Another connection may have read it, and continued it, in the meantime.
-        if let Some(other) = table.entries.get(&entry.record.id) {
+        let other = table.entries.get(&entry.record.id).filter(|_| !replaces);
+        if let Some(other) = other {
             return Some(other.clone());
         }
         table.insert(entry);

@@ -66,7 +66,7 @@ impl Replies {
         let Some(bucket) = &self.stores.bucket else { return false };
         let Ok(found) = bucket.load(entry.record.id).await else { return false };
         let Some(found) = found.filter(|found| found.end.is_some()) else { return false };
-        self.table.lock().insert(&Entry::restored(found, entry.removal.clone()));
+        self.insert_found(&Entry::restored(found, entry.removal.clone()), true);
         true
     }
 
@@ -88,7 +88,7 @@ impl Replies {
             let _ = entry.log.reader().whole().await;
         } else {
             self.end(entry, ReplyEnd::Failed(Failure::cancelled()));
-            self.insert_found(entry);
+            self.insert_found(entry, false);
         }
         Ok(())
     }

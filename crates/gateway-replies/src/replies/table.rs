@@ -32,7 +32,8 @@ pub(super) struct Table {
 }
 
 /// True if a reply was removed. All entries of one id have the same value. Its lock is held while a
-/// change is handed to the stores, so that no change follows the removal.
+/// change is handed to the stores, so that no change follows the removal. It is locked before the
+/// table, never while the table is locked.
 pub(super) type Removal = Mutex<bool>;
 
 /// Reply with its request.
@@ -47,6 +48,7 @@ pub struct Entry {
     pub(super) elsewhere: bool,
     /// Name of the replica that received the request, if it is another one.
     pub(super) owner: Mutex<Option<String>>,
+    /// Removal of the reply, shared by all entries of its id.
     pub(super) removal: Arc<Removal>,
     /// Time of the end.
     pub(super) ended: Mutex<Option<Instant>>,

@@ -1,7 +1,7 @@
 //! `/v1/batches`: files of requests that run when workers have time.
 
 mod finish;
-mod life;
+mod lifetime;
 mod line;
 mod request;
 mod validate;
@@ -17,7 +17,7 @@ use nsbridge_gateway_access::Caller;
 use nsbridge_gateway_replies::RequestContext;
 use serde_json::Value;
 
-pub(crate) use self::life::resume;
+pub(crate) use self::lifetime::resume;
 use self::request::CreateBatch;
 use crate::api::files::{self, Page, archive};
 use crate::archive::batch::Status;
@@ -56,7 +56,7 @@ pub(crate) async fn create(
     }
     let batch = archive.add(record).await?;
     let shown = batch.json();
-    life::spawn(&app, archive, &batch);
+    lifetime::spawn(&app, archive, &batch);
     Ok(Json(shown))
 }
 

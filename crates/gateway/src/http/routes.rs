@@ -24,10 +24,10 @@ use crate::api::{
     responses,
 };
 use crate::error::{ApiError, Outcome};
+use crate::http::drain_body;
 use crate::http::origin::is_local;
 use crate::http::traces::{self, RequestSpan, RequestTrace};
-use crate::http::unread;
-use crate::http::{bodies, openapi, page};
+use crate::http::{body_memory, openapi, page};
 use crate::metrics::OpenStream;
 use crate::sealed::relay;
 use crate::state::App;
@@ -63,11 +63,11 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/v1/batches", post(batches::create).get(batches::list))
         .route("/v1/batches/{id}", get(batches::get))
         .route("/v1/batches/{id}/cancel", post(batches::cancel))
-        .layer(from_fn_with_state(app.clone(), bodies::read))
+        .layer(from_fn_with_state(app.clone(), body_memory::read))
         .route("/v1/files", post(files::upload))
         .route("/v1/sealed", get(relay::open))
         .layer(from_fn_with_state(app.clone(), identify))
-        .layer(from_fn(unread::read));
+        .layer(from_fn(drain_body::read));
     let page = if app.settings.page { page::routes() } else { Router::new() };
     Router::new()
         .merge(api)

@@ -1,7 +1,7 @@
 //! Connections: limits of number and time, TLS, and a drain that ends replies in order.
 
 mod addresses;
-mod quiet;
+mod idle;
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::addresses::Addresses;
-use self::quiet::Noted;
+use self::idle::TrackedRoutes;
 use crate::config::Server;
 
 /// Maximum size of a request's headers, in bytes.
@@ -153,9 +153,9 @@ impl Connections {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let meter = Meter::default();
-        let (noted, requests) = Noted::new(self.routes.clone(), meter.clone());
+        let (noted, requests) = TrackedRoutes::new(self.routes.clone(), meter.clone());
         let service = TowerToHyperService::new(noted);
-        let io = Impatient::new(io, self.write_timeout, self.header_timeout, meter);
+        let io = TimeoutIo::new(io, self.write_timeout, self.header_timeout, meter);
         let io = TokioIo::new(Box::pin(io));
         let connection = self.builder.serve_connection_with_upgrades(io, service);
         tokio::pin!(connection);
@@ -184,7 +184,7 @@ impl Connections {
 }
 
 /// Connection that fails if its client reads nothing for too long, or does not begin to write.
-struct Impatient<T> {
+struct TimeoutIo<T> {
     inner: T,
     limit: Duration,
     /// Set while a write waits.
@@ -197,7 +197,7 @@ struct Impatient<T> {
     meter: Meter,
 }
 
-impl<T> Impatient<T> {
+impl<T> TimeoutIo<T> {
     fn new(inner: T, limit: Duration, opening: Duration, meter: Meter) -> Self {
         let opening = Some(Box::pin(sleep(opening)));
         Self { inner, limit, waiting: None, opening, opened: 0, meter }
@@ -229,7 +229,7 @@ impl<T> Impatient<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for TimeoutIo<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -256,7 +256,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Impatient<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for TimeoutIo<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

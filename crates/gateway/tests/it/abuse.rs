@@ -7,7 +7,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::handler::{runs, said};
-use crate::place::{Connection, Place, TEST_TIMEOUT, logged, request, secret, within};
+use crate::http::{Connection, TEST_TIMEOUT, request};
+use crate::place::{Place, logged, secret, within};
 
 const PATH: &str = "/v1/completions";
 
@@ -112,7 +113,7 @@ async fn a_body_that_does_not_arrive_in_time_is_given_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_reads_nothing_is_closed_and_its_reply_ends() {
     let (place, prompt) = (strict().await, "20 large and never read");
-    let mut silent = Connection::narrow(&place).await;
+    let mut silent = Connection::narrow(place.address).await;
     let body = ask(prompt, 100_000).to_string();
     silent.send(&request("POST", PATH, &place.key, &body, &[])).await;
     within(TEST_TIMEOUT, "it does not start", || !runs(prompt).is_empty()).await;

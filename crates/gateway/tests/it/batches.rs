@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::handler::{runs, said};
+use crate::http::{Answer, request};
 use crate::metrics::{FIRST_CHUNKS, reaches};
-use crate::place::{Answer, Place, request, within};
+use crate::place::{Place, within};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 

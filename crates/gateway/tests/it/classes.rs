@@ -9,7 +9,8 @@ use nsbridge_queue::Connection;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::place::{Place, request};
+use crate::http::request;
+use crate::place::Place;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::batches::until;
 use crate::handler::runs;
-use crate::place::{Place, TEST_TIMEOUT, within};
+use crate::http::TEST_TIMEOUT;
+use crate::place::{Place, within};
 
 const PATH: &str = "/v1/responses";
 

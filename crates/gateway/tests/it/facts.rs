@@ -3,7 +3,8 @@
 use nsbridge_gateway::access::Limits;
 use serde_json::{Value, json};
 
-use crate::place::{Place, request};
+use crate::http::request;
+use crate::place::Place;
 
 const PATH: &str = "/v1/responses";
 

@@ -6,8 +6,9 @@ use nsbridge_gateway::access::Limits;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use crate::http::request;
 use crate::metrics::reaches;
-use crate::place::{Place, request, secret};
+use crate::place::{Place, secret};
 
 const PATH: &str = "/v1/completions";
 

@@ -8,6 +8,7 @@ mod classes;
 mod ends;
 mod facts;
 mod handler;
+mod http;
 mod judge;
 mod judges;
 mod limits;

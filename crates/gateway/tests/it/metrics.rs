@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::place::{Place, TEST_TIMEOUT, logged, within};
+use crate::http::TEST_TIMEOUT;
+use crate::place::{Place, logged, within};
 
 /// Returns the value of a series.
 #[track_caller]

@@ -15,7 +15,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::handler::{runs, said};
-use crate::place::{Place, logged, request, secret, within};
+use crate::http::request;
+use crate::place::{Place, logged, secret, within};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const PATH: &str = "/v1/completions";

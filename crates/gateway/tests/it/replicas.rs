@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::handler::runs;
-use crate::place::{Answer, Place, within};
+use crate::http::Answer;
+use crate::place::{Place, within};
 
 /// Time within which a replica obeys the cancel of another one.
 const SOON: Duration = Duration::from_secs(10);

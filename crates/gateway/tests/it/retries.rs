@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::handler::{runs, said};
+use crate::http::{TEST_TIMEOUT, request};
 use crate::metrics::{FIRST_CHUNKS, reaches};
-use crate::place::{Place, TEST_TIMEOUT, request, within};
+use crate::place::{Place, within};
 
 const PATH: &str = "/v1/completions";
 
@@ -113,7 +114,7 @@ async fn an_idempotency_key_belongs_to_one_body() {
     // A key of another caller is another key.
     let theirs = ask(prompt, 4, false);
     let body = theirs.to_string();
-    let request = crate::place::request("POST", "/v1/completions", &place.other, &body, &[key]);
+    let request = crate::http::request("POST", "/v1/completions", &place.other, &body, &[key]);
     assert_eq!(place.raw(&request).await.status, 200);
 }
 

@@ -4,7 +4,7 @@ use nsbridge_gpu::attention::{Heads, KvCache, Place};
 use nsbridge_gpu::device::Buffer;
 use nsbridge_gpu::rows::{Activations, Form, Norm, Sums};
 use nsbridge_kernels::Tier;
-use nsbridge_kernels::row::{Norm as CpuNorm, Rotate};
+use nsbridge_kernels::rowwise::{Norm as CpuNorm, Rotate};
 
 use crate::{ORDERS, assert_bits, count, counts, device, numbers, read};
 

@@ -129,7 +129,7 @@ impl Config {
         let place = within(model, checkpoint.files().next().unwrap_or_default());
         let file = serde_json::from_value(gguf::config(&checkpoint)?);
         let mut config = Self::new(&file.map_err(LoadError::parse(place))?, advice)?;
-        gguf::hold_turned(&checkpoint, &config)?;
+        gguf::check_turned(&checkpoint, &config)?;
         if let Some(scaling) = gguf::rope_factors(&checkpoint)? {
             if matches!(&scaling, RopeScaling::Factors { factors }
                 if factors.len() != config.head_dim / 2)

@@ -26,7 +26,7 @@ use crate::limits::{BYTES_PER_BYTE, IN_PLACE};
 use crate::options::{Options, Task};
 use crate::panics::caught_call;
 use crate::reply::Reply;
-use crate::request::Asked;
+use crate::request::RequestParameters;
 use crate::tokenizer::ChatTokenizer;
 
 /// Model of the Llama family that answers [`EmbeddingInput`]s, one vector a piece.
@@ -161,8 +161,8 @@ impl Embedder {
         let Llama { text, context, engine, .. } = &self.llama;
         let size = self.llama.vocabulary().size;
         let (pool, vector) = Pool::new(self.modules.pooling, tokens.len());
-        let asked = Arc::new(Asked::nothing());
-        let reply = Reply::new(text.clone(), size, *context, tokens, asked, 0)?;
+        let parameters = Arc::new(RequestParameters::nothing());
+        let reply = Reply::new(text.clone(), size, *context, tokens, parameters, 0)?;
         let mut group = SequenceGroup::new(vec![reply], 1);
         group.read_prompt_by(PromptRows::Pool(pool));
         let (scope, account) = (job.info().scope.clone(), job.info().account.clone());

@@ -4,16 +4,14 @@
 mod device;
 mod drafting;
 mod embedding;
-
 mod placement;
+mod plan;
 mod preparation;
 
 use std::future::{Future, poll_fn};
-use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::thread;
 use std::time::Instant;
 
 use nsbridge_handler::{
@@ -24,33 +22,23 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use self::device::DeviceChoice;
 use self::drafting::Drafting;
-use self::placement::Footprint;
+use self::plan::LoadPlan;
 use self::preparation::Preparation;
 use crate::budget::Budget;
-use crate::capacity::Memory;
 use crate::config::Config;
 use crate::engine::{Engine, EngineRequest, Policy};
 use crate::error::LoadError;
-use crate::formats::coarsest_format;
 use crate::grammar::{self, Grammars};
-use crate::kv::KvFormat;
 use crate::limits::{HELD_BYTES, PREPARATION_TIMEOUT, REPLIES, THREADS};
 use crate::metadata;
-use crate::network::{Model, Setup};
-use crate::options::{Options, Quantize, Task};
+use crate::options::Options;
 use crate::panics::caught_call;
-use crate::parity::Required;
-use crate::request::{Asked, Vocabulary};
-use crate::schedule::Limits;
+use crate::request::{RequestParameters, Vocabulary};
 use crate::speculation::Drafter;
 use crate::timeout::{seconds, within};
 use crate::tokenizer::ChatTokenizer;
-use crate::weights::Weights;
 use crate::workers::Workers;
-use nsbridge_kernels::Format;
-use nsbridge_kernels::attention::PAGE;
 
 /// Version of the arithmetic; increased when the same request could get other tokens from the same
 /// files.
@@ -136,13 +124,13 @@ impl Llama {
     }
 
     fn load_generating(options: Options, models: &Models, drafting: Drafting) -> Result<Self> {
-        embedding::hold_generating(&options).map_err(LoadError::fatal)?;
+        embedding::check_generating(&options).map_err(LoadError::fatal)?;
         Self::load_drafting(options, models, drafting, String::new())
     }
 
     /// Loads the model for embeddings, whose vectors depend on `decides` too.
     pub(crate) fn load_embedder(options: Options, models: &Models, decides: &str) -> Result<Self> {
-        embedding::hold_embedding(&options).map_err(LoadError::fatal)?;
+        embedding::check_embedding(&options).map_err(LoadError::fatal)?;
         Self::load_drafting(options, models, Drafting::Nothing, decides.to_owned())
     }
 
@@ -165,89 +153,16 @@ impl Llama {
         drafting: Drafting,
         decides: &str,
     ) -> Result<Self, LoadError> {
-        let predict_timeout = seconds("predict_timeout", options.predict_timeout)?;
-        let required = Required::new(&options)?;
-        let mut config = Config::read(files)?;
-        let embeds = options.task == Some(Task::Embed);
-        // The memory for an output matrix is not needed.
-        config.tied |= embeds;
-        let context = match options.n_positions {
-            Some(n) if n < 2 || n > config.context => {
-                let supported = format!("2 to {}, the model's own context,", config.context);
-                return Err(LoadError::unsupported(
-                    "the option n_positions",
-                    n.to_string(),
-                    supported,
-                ));
-            }
-            other => other.unwrap_or(config.context),
-        };
-        if options.max_tokens == Some(0) {
-            return Err(LoadError::unsupported("the option max_tokens", "0", "1 or more"));
-        }
-        Asked::new(&TextInput::default(), &options, &config.advice, vocabulary(&config))
-            .map_err(|error| LoadError::Worker(format!("in the worker's options, {error}")))?;
-        let special = options.special_tokens_in_messages.unwrap_or(false);
-        let text = ChatTokenizer::read(files, config.vocab_size, special)?;
-        if let Some(missing) = text.without_row(config.vocab_size) {
-            tracing::warn!("in {}, {missing}", files.place());
-        }
-        let limits = limits(&options)?;
-        let ranks = options.tensor_parallel_degree.unwrap_or(1);
-        let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
-        let checkpoint = Weights::find(files)?;
-        let choice = DeviceChoice::new(&options);
-        let device = choice.open(ranks, checkpoint.tensors())?;
-        let kv = options.kv_cache_dtype.unwrap_or(match device.is_exact() {
-            true => KvFormat::F32,
-            false => KvFormat::Bf16,
-        });
-        let format = options.quantize.map(|Quantize::Q8_0| Format::Q8_0);
-        let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
-        config.hold_degree("tensor_parallel_degree", ranks, coarsest)?;
-        let mut setup = Setup {
-            device,
-            threads: options.threads,
-            tier: None,
-            ranks,
-            patience: seconds("tensor_parallel_timeout", options.tensor_parallel_timeout)?
-                .unwrap_or(Setup::default().patience),
-            format,
-            kv,
-            hidden: embeds,
-            blocks: blocks(&config, &options, context, (ranks, kv))?,
-        };
-        let of_draft = Setup { ranks: ranks_of_draft, ..setup.clone() };
-        let mut drafting = drafting.read(&config, &text, (context, &of_draft), &choice)?;
-        if options.kv_cache_mb.is_none() {
-            let target = Footprint::new(&config, &checkpoint, &setup);
-            let one = context.div_ceil(PAGE);
-            setup.blocks = placement::blocks(&setup, &target, drafting.footprint().as_ref(), one);
-            drafting.limit_blocks(setup.blocks);
-        }
-        let target = Footprint::new(&config, &checkpoint, &setup);
-        let given = options.kv_cache_mb.is_some();
-        placement::hold(&target, drafting.footprint().as_ref(), &setup.device, given)?;
-        let weights = Weights::load(&checkpoint, setup.ranks)?;
-        // Without a manifest, the digests take as long as the load.
-        let (model, digests) = thread::scope(|scope| {
-            let digests = thread::Builder::new().name("digests".to_owned());
-            let digests = digests.spawn_scoped(scope, || weights.digests());
-            let model = Model::new(&config, context, &weights, &setup);
-            let digests = match digests {
-                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                Err(_) => weights.digests(),
-            };
-            (model, digests)
-        });
-        let (mut model, digests) = (model?, digests?);
+        let plan = LoadPlan::new(&options, files, drafting)?;
+        let (mut model, digests) = plan.load()?;
+        let LoadPlan { config, context, text, limits, required, drafting, .. } = plan;
         if let Some(required) = required {
-            required.hold(&mut model, files)?;
+            required.check(&mut model, files)?;
         }
         let decides = [model.arithmetic(), decides];
         let fingerprint = fingerprint(files, &digests, decides, &options)?;
         let caching = options.enable_prefix_caching.unwrap_or(true);
-        let policy = Policy { limit: predict_timeout, caching, limits };
+        let policy = Policy { limit: plan.predict_timeout, caching, limits };
         let speculation = drafting.speculation(&options, limits.tokens, caching)?;
         let engine = Engine::start(model, policy, speculation).map_err(LoadError::read)?;
         let text = Arc::new(text);
@@ -262,7 +177,8 @@ impl Llama {
     async fn answer(&self, input: TextInput, job: &mut AsyncJob<TextPiece>) -> Result<Finish> {
         let arrived = Instant::now();
         let replies = replies(&input)?;
-        let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
+        let parameters =
+            RequestParameters::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
         ChatTokenizer::refuse_long(&input, self.context)?;
         let (scope, account) = (job.info().scope.clone(), job.info().account.clone());
         let (priority, rule) = (input.priority.unwrap_or(0), input.response_format.is_some());
@@ -272,7 +188,7 @@ impl Llama {
             vocab_size: self.config.vocab_size,
             context: self.context,
             step_tokens: step_tokens(&self.options),
-            asked: Arc::new(asked),
+            parameters: Arc::new(parameters),
             seed: job.info().seed,
             submitted_at: job.info().submitted_at,
             replies,
@@ -344,40 +260,6 @@ fn places(options: &Options) -> usize {
 
 fn step_tokens(options: &Options) -> usize {
     options.max_num_batched_tokens.unwrap_or(device::step_tokens(options))
-}
-
-fn limits(options: &Options) -> Result<Limits, LoadError> {
-    let (tokens, places) = (step_tokens(options), places(options));
-    if tokens == 0 {
-        let field = "the option max_num_batched_tokens";
-        return Err(LoadError::unsupported(field, "0".to_owned(), "1 or more"));
-    }
-    Ok(Limits { tokens, places })
-}
-
-/// Returns the number of KV-cache blocks: as the options give it, or enough for the maximum number
-/// of concurrent requests. More blocks help requests with several replies and prompts with a common
-/// prefix.
-fn blocks(
-    config: &Config,
-    options: &Options,
-    context: usize,
-    (ranks, kv): (usize, KvFormat),
-) -> Result<usize, LoadError> {
-    let one = context.div_ceil(PAGE);
-    let Some(mebibytes) = options.kv_cache_mb else {
-        return Ok(places(options).saturating_mul(one));
-    };
-    let block = Memory::new(config, ranks, 0.0, kv, PAGE).bytes().max(1);
-    let given = (mebibytes as u64).saturating_mul(1 << 20) / block;
-    let blocks = usize::try_from(given).unwrap_or(usize::MAX);
-    if blocks < one {
-        let needed = block.saturating_mul(one as u64).div_ceil(1 << 20);
-        let supported = format!("{needed} or more, what one request of {context} tokens can need,");
-        let (field, found) = ("the option kv_cache_mb", mebibytes.to_string());
-        return Err(LoadError::unsupported(field, found, supported));
-    }
-    Ok(blocks)
 }
 
 fn vocabulary(config: &Config) -> Vocabulary<'_> {

@@ -156,7 +156,7 @@ impl<S: BuildHasher + Default> KvCacheManager<S> {
     /// Creates a second sequence on the same blocks.
     pub fn fork(&mut self, table: &BlockTable) -> BlockTable {
         let blocks = table.blocks[..table.len.div_ceil(PAGE)].to_vec();
-        blocks.iter().for_each(|block| self.pool.hold(*block));
+        blocks.iter().for_each(|block| self.pool.retain(*block));
         BlockTable { blocks, len: table.len, remembered: table.remembered }
     }
 
@@ -171,7 +171,7 @@ impl<S: BuildHasher + Default> KvCacheManager<S> {
         for tokens in &tokens.as_chunks::<PAGE>().0[..most] {
             let before = table.blocks.last().copied();
             let Some(block) = self.pool.find(scope, before, tokens) else { break };
-            self.pool.hold(block);
+            self.pool.retain(block);
             table.blocks.push(block);
         }
         table.remembered = table.blocks.len();
@@ -193,7 +193,7 @@ impl<S: BuildHasher + Default> KvCacheManager<S> {
             let used = self.pool.remember(scope, before, tokens, own);
             if used != own {
                 // Both blocks hold the same bits, so one of them is enough.
-                self.pool.hold(used);
+                self.pool.retain(used);
                 self.pool.let_go(own);
                 table.blocks[index] = used;
             }

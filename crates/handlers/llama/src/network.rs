@@ -187,7 +187,7 @@ impl Model {
         let hidden = setup.hidden.then(|| Config { tied: true, ..config.clone() });
         let config = hidden.as_ref().unwrap_or(config);
         let format = setup.format.unwrap_or_else(|| weights.coarsest());
-        config.hold_degree("tensor_parallel_degree", setup.ranks, format)?;
+        config.check_degree("tensor_parallel_degree", setup.ranks, format)?;
         if let (Backend::Candle(_), Some(_)) = (&setup.device, setup.format) {
             return Err(LoadError::Worker(
                 "the option quantize is for CPUs: for a GPU, write the file with `nsbridge model quantize`"

@@ -128,7 +128,7 @@ impl Reference {
     /// # Errors
     ///
     /// Returns an error if the model cannot run the tokens, or if its vocabulary has another size.
-    pub fn hold_against(&self, model: &mut Model) -> Result<Parity> {
+    pub fn check_against(&self, model: &mut Model) -> Result<Parity> {
         let vocabulary = self.logits.len() / self.tokens.len().max(1);
         if vocabulary != model.vocab_size() {
             return Err(Error::bad_input(format!(

@@ -8,7 +8,7 @@ use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 
 use crate::detokenize::TextStream;
 use crate::grammar::{Grammar, Lookahead};
-use crate::request::Asked;
+use crate::request::RequestParameters;
 use crate::sample::{
     Draws, History, LogitsRow, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet, Wanted,
 };
@@ -26,7 +26,7 @@ pub(crate) struct Reply {
     drafted: usize,
     /// Maximum number of tokens of prompt and reply together.
     room: usize,
-    asked: Arc<Asked>,
+    parameters: Arc<RequestParameters>,
     /// Counts of all tokens, including those of the draft.
     history: History,
     noise: Noise,
@@ -63,10 +63,10 @@ impl Reply {
         vocab_size: usize,
         context: usize,
         prompt: Vec<u32>,
-        asked: Arc<Asked>,
+        parameters: Arc<RequestParameters>,
         seed: u64,
     ) -> Result<Self> {
-        if prompt.len() + asked.max_tokens.min(1) > context {
+        if prompt.len() + parameters.max_tokens.min(1) > context {
             return Err(no_room(prompt.len(), context));
         }
         if let Some(token) = prompt.iter().find(|token| **token as usize >= vocab_size) {
@@ -76,11 +76,11 @@ impl Reply {
             words,
             vocab_size,
             prompt: prompt.len(),
-            room: prompt.len().saturating_add(asked.max_tokens).min(context),
+            room: prompt.len().saturating_add(parameters.max_tokens).min(context),
             history: History::new(&prompt),
             noise: Noise::new(seed, &prompt),
-            text: TextStream::new(asked.stops.clone()),
-            asked,
+            text: TextStream::new(parameters.stops.clone()),
+            parameters,
             tokens: prompt,
             drafted: 0,
             grammar: None,
@@ -98,8 +98,8 @@ impl Reply {
             room: self.room,
             history: self.history.clone(),
             noise: Noise::new(seed, prompt),
-            text: TextStream::new(self.asked.stops.clone()),
-            asked: self.asked.clone(),
+            text: TextStream::new(self.parameters.stops.clone()),
+            parameters: self.parameters.clone(),
             tokens: prompt.to_vec(),
             drafted: 0,
             grammar: None,
@@ -108,7 +108,7 @@ impl Reply {
     }
 
     /// Constrains the text to a grammar, from its first token on.
-    pub(crate) fn hold_to(&mut self, grammar: Grammar) {
+    pub(crate) fn constrain(&mut self, grammar: Grammar) {
         self.grammar = Some(grammar);
     }
 
@@ -150,7 +150,7 @@ impl Reply {
     /// Returns the cost of sampling a token, in tokens of a plain reply.
     pub(crate) fn weight(&self) -> usize {
         let grammar = if self.grammar.is_some() { GRAMMAR_WEIGHT } else { 0 };
-        1 + grammar + self.asked.weight()
+        1 + grammar + self.parameters.weight()
     }
 
     /// Returns the maximum number of tokens of the reply.
@@ -198,8 +198,10 @@ impl Reply {
     /// Returns how to sample the token after the draft, or `None` if no token may follow.
     fn wanted_of_draft(&mut self) -> Option<Wanted<'_>> {
         let index = self.made() + self.drafted;
-        let Self { asked, history, noise, grammar, lookahead, tokens, prompt, drafted, .. } = self;
-        let sampling = &asked.sampling;
+        let Self {
+            parameters, history, noise, grammar, lookahead, tokens, prompt, drafted, ..
+        } = self;
+        let sampling = &parameters.sampling;
         let allowed = match grammar {
             None => None,
             Some(grammar) => {
@@ -221,8 +223,8 @@ impl Reply {
         if let Some(lookahead) = &mut self.lookahead {
             lookahead.back_to(made);
         }
-        let Self { asked, history, noise, grammar, lookahead, tokens, prompt, .. } = self;
-        let sampling = &asked.sampling;
+        let Self { parameters, history, noise, grammar, lookahead, tokens, prompt, .. } = self;
+        let sampling = &parameters.sampling;
         let mut is_open = true;
         for at in 0..=draft.len() {
             let allowed = match grammar {
@@ -238,7 +240,7 @@ impl Reply {
             is_open &= allowed.is_some();
             if let Some(allowed) = allowed.filter(|_| is_open) {
                 let wanted = Wanted { history, sampling, allowed, noise: *noise, index: made + at };
-                draws.add(wanted, first + at as u32, asked.logprobs);
+                draws.add(wanted, first + at as u32, parameters.logprobs);
             }
             if let Some(token) = draft.get(at) {
                 history.push(*token);
@@ -249,10 +251,10 @@ impl Reply {
     /// Adds a token to the draft if it can be of use. Returns true if the draft can take more.
     pub(crate) fn guess(&mut self, token: u32) -> bool {
         let made = self.made();
-        let Self { asked, grammar, lookahead, tokens, prompt, .. } = self;
+        let Self { parameters, grammar, lookahead, tokens, prompt, .. } = self;
         if let Some(grammar) = grammar {
             let lookahead = lookahead.get_or_insert_with(|| Lookahead::new(grammar, made));
-            let allowed = lookahead.allowed(&tokens[*prompt..], &asked.sampling.ends);
+            let allowed = lookahead.allowed(&tokens[*prompt..], &parameters.sampling.ends);
             if !allowed.is_some_and(|allowed| allowed.has(token)) {
                 return false;
             }
@@ -263,7 +265,7 @@ impl Reply {
     fn push_draft(&mut self, token: u32) -> bool {
         // A draft is of no use after a token that ends the reply.
         let known = (token as usize) < self.vocab_size;
-        if self.draft_room() == 0 || !known || self.asked.ends(token) {
+        if self.draft_room() == 0 || !known || self.parameters.ends(token) {
             return false;
         }
         self.tokens.push(token);
@@ -332,15 +334,15 @@ impl Reply {
         let told = self.logprobs(row, token, scratch);
         let (mut piece, ended) = self.take(token)?;
         if let Some(told) = told {
-            write_logprobs(told, &mut piece, self.asked.token_texts.then_some(&*self.words));
+            write_logprobs(told, &mut piece, self.parameters.token_texts.then_some(&*self.words));
         }
         Ok((piece, ended))
     }
 
     fn choose(&mut self, row: LogitsRow<'_>, scratch: &mut Scratch) -> Result<u32> {
         let index = self.made();
-        let Self { asked, history, noise, grammar, .. } = self;
-        let sampling = &asked.sampling;
+        let Self { parameters, history, noise, grammar, .. } = self;
+        let sampling = &parameters.sampling;
         let Some(grammar) = grammar else {
             let wanted = Wanted { history, sampling, allowed: None, noise: *noise, index };
             return row.sample(wanted, scratch).ok_or_else(no_logits);
@@ -360,14 +362,14 @@ impl Reply {
     /// Returns true if the grammar allows this token next.
     fn allows(&mut self, token: u32) -> Result<bool> {
         let Some(grammar) = &mut self.grammar else { return Ok(true) };
-        Ok(grammar.allowed(&self.asked.sampling.ends)?.has(token))
+        Ok(grammar.allowed(&self.parameters.sampling.ends)?.has(token))
     }
 
     /// Returns the requested log-probabilities of the next token, if there are any.
     fn logprobs(&self, row: LogitsRow<'_>, token: u32, scratch: &mut Scratch) -> Option<Logprobs> {
-        let (top, index) = (self.asked.logprobs?, self.made());
-        let Self { asked, history, noise, .. } = self;
-        let sampling = &asked.sampling;
+        let (top, index) = (self.parameters.logprobs?, self.made());
+        let Self { parameters, history, noise, .. } = self;
+        let sampling = &parameters.sampling;
         let wanted = Wanted { history, sampling, allowed: None, noise: *noise, index };
         row.logprobs((token, wanted), top, scratch)
     }
@@ -376,14 +378,14 @@ impl Reply {
     fn take(&mut self, token: u32) -> Result<(TextPiece, Option<FinishReason>)> {
         self.tokens.push(token);
         self.history.push(token);
-        let ended = self.asked.ends(token);
+        let ended = self.parameters.ends(token);
         // A text that the grammar allows nothing after needs no end token.
         let complete = match &mut self.grammar {
             Some(grammar) if !ended => grammar.take(token)?,
             _ => ended,
         };
         let full = self.tokens.len() == self.room;
-        let bytes = match (ended, self.asked.special_texts) {
+        let bytes = match (ended, self.parameters.special_texts) {
             (true, _) => Cow::Borrowed([].as_slice()),
             (false, false) => Cow::Borrowed(self.words.bytes(token)),
             (false, true) => self.words.spelled(token),

@@ -15,7 +15,7 @@ use crate::sample::{Sampling, TokenSet};
 
 /// Generation parameters that all replies to one prompt share.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestParameters {
     pub(crate) sampling: Sampling,
     /// Maximum number of tokens to generate, before the limit of the model's context.
     pub(crate) max_tokens: usize,
@@ -48,7 +48,7 @@ impl Vocabulary<'_> {
     }
 }
 
-impl Asked {
+impl RequestParameters {
     /// Combines the parameters: the request's own values, else the worker's options, else the
     /// defaults of the model's authors.
     ///

@@ -47,7 +47,7 @@ impl ChatTemplate {
         };
         let template = source.map(|source| Self::new(&source, tokenizer));
         let template = template.transpose().map_err(LoadError::parse(path))?;
-        template.as_ref().map_or(Ok(()), Self::hold)?;
+        template.as_ref().map_or(Ok(()), Self::check)?;
         Ok(template)
     }
 
@@ -59,7 +59,7 @@ impl ChatTemplate {
     /// Returns an error if the template takes too much work or writes too much. Its own errors
     /// about the messages are ignored, since some templates refuse a chat without a system prompt,
     /// or with one.
-    fn hold(&self) -> Result<(), LoadError> {
+    fn check(&self) -> Result<(), LoadError> {
         let chat = ["user", "assistant", "user"].map(|role| ChatMessage::new(role, "hello"));
         match self.written(&Chat::of(&chat), UNIX_EPOCH, FEW_BYTES) {
             Err(Fault::Work | Fault::Long) => Err(LoadError::unsupported(

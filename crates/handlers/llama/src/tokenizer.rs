@@ -1,10 +1,10 @@
 //! Conversion between text and tokens, by a model's `tokenizer.json` and related files, or by the
 //! metadata of its GGUF file.
 
-mod cover;
 mod gguf;
-mod shield;
 mod source;
+mod special_token_guard;
+mod token_lower_bound;
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -12,9 +12,9 @@ use std::time::SystemTime;
 use nsbridge_handler::{ChatMessage, Error, Model, NO_ROOM, Result, TextInput, TokenText, quote};
 use tokenizers::Tokenizer;
 
-use self::cover::Cover;
-use self::shield::Shield;
 use self::source::Source;
+use self::special_token_guard::Shield;
+use self::token_lower_bound::Cover;
 use crate::config::within;
 use crate::detokenize::TokenBytes;
 use crate::error::LoadError;
@@ -210,7 +210,7 @@ impl ChatTokenizer {
             None => self.encode(&chat, false, context),
             Some(mark) => {
                 self.refuse_many(&chat, context)?;
-                let encoded = caught(|| shield::encode(&self.tokenizer, &chat, mark));
+                let encoded = caught(|| special_token_guard::encode(&self.tokenizer, &chat, mark));
                 encoded.ok().flatten().ok_or_else(not_encoded)
             }
         }

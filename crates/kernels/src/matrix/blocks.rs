@@ -11,7 +11,7 @@ use crate::disjoint_slice::DisjointSlice;
 use crate::format::Format;
 use crate::kquants;
 use crate::memory::{AlignedBuffer, Plain};
-use crate::row::BLOCK;
+use crate::rowwise::BLOCK;
 
 /// Block of sixteen rows.
 trait Block: Plain {

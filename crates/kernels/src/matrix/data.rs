@@ -4,7 +4,7 @@ use super::blocks::Buffer;
 use crate::error::Error;
 use crate::format::Format;
 use crate::memory::AlignedBuffer;
-use crate::row::BLOCK;
+use crate::rowwise::BLOCK;
 use crate::simd::LANES;
 use crate::{blocks32, kquants};
 

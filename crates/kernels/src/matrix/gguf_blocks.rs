@@ -5,7 +5,7 @@ use half::f16;
 use crate::blocks32::{self, LEVELS};
 use crate::format::Format;
 use crate::kquants;
-use crate::row::BLOCK;
+use crate::rowwise::BLOCK;
 
 /// Block of 32 (Q8_0, Q8_1): an f16 scale and eight-bit integers.
 pub(super) struct Q8Block {

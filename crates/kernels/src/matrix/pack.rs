@@ -14,7 +14,7 @@ use crate::disjoint_slice::DisjointSlice;
 use crate::error::Error;
 use crate::format::Format;
 use crate::q8::TILE_BLOCK;
-use crate::row::{BLOCK, quantize};
+use crate::rowwise::{BLOCK, quantize};
 use crate::simd::{LANES, Simd, Tier, Work};
 use crate::thread_pool::ThreadPool;
 

@@ -7,14 +7,14 @@ use proptest::prelude::*;
 mod blocks;
 mod vectors;
 
-use super::product::Part;
-use super::rows::Quantized;
+use super::activations::Quantized;
+use super::matmul::Part;
 use super::tile::{Input, Multiply};
 use super::{Epilogue, Matrix, Source, segments};
 use crate::disjoint_slice::DisjointSlice;
 use crate::format::Format;
 use crate::kquants;
-use crate::row::{BLOCK, InBlocks, quantize};
+use crate::rowwise::{BLOCK, InBlocks, quantize};
 use crate::simd::Tier;
 use crate::thread_pool::ThreadPool;
 

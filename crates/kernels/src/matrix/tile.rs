@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
-use super::kinds::{Bytes, Floats, Kind, ROWS, Shorts, Wides};
-use super::products::Products;
-use super::rows::Quantized;
+use super::activations::Quantized;
+use super::operands::{Blocks32, Bytes, Floats, Kind, ROWS, Superblocks};
 use super::tile_interleave::TILES;
+use super::tile_products::Products;
 use super::{Data, Matrix, SEGMENTS};
 use crate::simd::{LANES, Lanes, Simd, Tier, Work};
 
@@ -60,18 +60,18 @@ impl<S: Store> Multiply<'_, S> {
             (Data::Q8 { scales, values }, Input::Quantized(x)) => {
                 self.of(tier, Bytes { scales, values, x });
             }
-            (Data::Q4_0(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
-            (Data::Q4_1(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
-            (Data::Q5_0(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
-            (Data::Q5_1(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
-            (Data::Iq4Nl(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
-            (Data::Mxfp4(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
-            (Data::Q2K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
-            (Data::Q3K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
-            (Data::Q4K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
-            (Data::Q5K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
-            (Data::Q6K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
-            (Data::Iq4Xs(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
+            (Data::Q4_0(data), Input::Quantized(x)) => self.of(tier, Blocks32 { data, x }),
+            (Data::Q4_1(data), Input::Quantized(x)) => self.of(tier, Blocks32 { data, x }),
+            (Data::Q5_0(data), Input::Quantized(x)) => self.of(tier, Blocks32 { data, x }),
+            (Data::Q5_1(data), Input::Quantized(x)) => self.of(tier, Blocks32 { data, x }),
+            (Data::Iq4Nl(data), Input::Quantized(x)) => self.of(tier, Blocks32 { data, x }),
+            (Data::Mxfp4(data), Input::Quantized(x)) => self.of(tier, Blocks32 { data, x }),
+            (Data::Q2K(data), Input::Wide(x)) => self.of(tier, Superblocks { data, x }),
+            (Data::Q3K(data), Input::Wide(x)) => self.of(tier, Superblocks { data, x }),
+            (Data::Q4K(data), Input::Wide(x)) => self.of(tier, Superblocks { data, x }),
+            (Data::Q5K(data), Input::Wide(x)) => self.of(tier, Superblocks { data, x }),
+            (Data::Q6K(data), Input::Wide(x)) => self.of(tier, Superblocks { data, x }),
+            (Data::Iq4Xs(data), Input::Wide(x)) => self.of(tier, Superblocks { data, x }),
             _ => unreachable!("the input is of the matrix's format"),
         }
     }

@@ -13,7 +13,7 @@ use lapin::{Channel, Event};
 use nsbridge_protocol::{ModelName, Revision};
 use tokio::sync::watch;
 
-use super::life::{Life, Settings};
+use super::lifetime::{Life, Settings};
 use super::publisher::AmqpPublisher;
 use super::{consumer, fault, topology};
 use crate::delivery::Consumer;

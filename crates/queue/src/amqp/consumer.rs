@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::frame_filter::Bodies;
 use super::io::Io;
-use super::life::{Life, Settings};
+use super::lifetime::{Life, Settings};
 use super::{convert, fault};
 use crate::delivery::{Consumer, Delivery, Settle, Subscription};
 use crate::error::{Error, Result};

@@ -16,7 +16,7 @@ use lapin::types::ShortString;
 use tokio::sync::{mpsc, oneshot};
 
 use super::io::Io;
-use super::life::Life;
+use super::lifetime::Life;
 use super::returns::{Ledger, Mark};
 use super::{convert, fault};
 use crate::error::{Error, Result};

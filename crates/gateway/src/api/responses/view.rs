@@ -32,9 +32,9 @@ impl View for ResponseView {
     fn begin(&mut self, events: &mut Events) {
         let status = if self.request.background { "queued" } else { "in_progress" };
         let response = created(&self.request, &self.log, status);
-        tell_state(events, "response.created", &response);
+        render_state(events, "response.created", &response);
         let response = created(&self.request, &self.log, "in_progress");
-        tell_state(events, "response.in_progress", &response);
+        render_state(events, "response.in_progress", &response);
     }
 
     fn piece(&mut self, piece: &TextPiece, events: &mut Events) {
@@ -42,7 +42,7 @@ impl View for ResponseView {
         if let Some(output) = &mut self.output {
             output.push(piece, &mut steps);
         }
-        steps.into_iter().for_each(|step| tell(events, step));
+        steps.into_iter().for_each(|step| render(events, step));
     }
 
     fn end(&mut self, end: &ReplyEnd, events: &mut Events) {
@@ -51,7 +51,7 @@ impl View for ResponseView {
         output.end(&mut steps);
         // The items of a reply that failed stay open.
         if matches!(end, ReplyEnd::Done(_)) {
-            steps.into_iter().for_each(|step| tell(events, step));
+            steps.into_iter().for_each(|step| render(events, step));
         }
         let name = match end {
             ReplyEnd::Done(summary) if incomplete(summary.finish_reason).is_some() => {
@@ -62,7 +62,7 @@ impl View for ResponseView {
         };
         let reply = Reply::ended(output, end.clone());
         let response = shown(&self.request, &self.log, &reply);
-        tell_state(events, name, &response);
+        render_state(events, name, &response);
     }
 }
 
@@ -75,7 +75,7 @@ struct State<'a> {
 }
 
 /// Adds an event that has the whole response.
-fn tell_state(events: &mut Events, kind: &str, response: &Object) {
+fn render_state(events: &mut Events, kind: &str, response: &Object) {
     let sequence_number = events.next();
     events.named(kind, &State { response, r#type: kind, sequence_number });
 }
@@ -87,7 +87,7 @@ fn send(events: &mut Events, kind: &str, mut event: Value) {
     events.named(kind, &event);
 }
 
-fn tell(events: &mut Events, step: Step) {
+fn render(events: &mut Events, step: Step) {
     match step {
         Step::Opened(item) => {
             let shown = item.json("in_progress");

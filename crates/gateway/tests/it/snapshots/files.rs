@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::record::{LOCAL, Record};
 use crate::handler::runs;
-use crate::place::{TEST_TIMEOUT, within};
+use crate::http::TEST_TIMEOUT;
+use crate::place::within;
 
 const MULTIPART: (&str, &str) = ("content-type", "multipart/form-data; boundary=cut");
 

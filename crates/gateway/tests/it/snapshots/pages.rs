@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::record::Record;
 use super::script::open_gate;
-use crate::place::{Connection, request};
+use crate::http::{Connection, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages() {

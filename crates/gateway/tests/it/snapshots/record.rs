@@ -9,7 +9,8 @@ use regex::{Captures, Regex};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::place::{Answer, Place, TEST_TIMEOUT, request};
+use crate::http::{Answer, TEST_TIMEOUT, request};
+use crate::place::Place;
 
 /// Maximum number of characters of a request that the record shows.
 const MAX_SHOWN_CHARS: usize = 400;

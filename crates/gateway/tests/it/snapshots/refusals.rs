@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::record::Record;
 use super::script::open_gate;
-use crate::place::{Connection, request};
+use crate::http::{Connection, request};
 
 /// Script of a reply in the background that is not kept.
 const NOT_KEPT: &str = "<gate>|a";

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::record::{LOCAL, Record, SHARED};
 use super::script::open_gate;
-use crate::place::{Connection, request};
+use crate::http::{Connection, request};
 
 const PATH: &str = "/v1/responses";
 

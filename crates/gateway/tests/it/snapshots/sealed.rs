@@ -4,7 +4,8 @@ use nsbridge_gateway::access::Limits;
 use serde_json::json;
 
 use super::record::Record;
-use crate::place::{Place, request};
+use crate::http::request;
+use crate::place::Place;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sealed() {

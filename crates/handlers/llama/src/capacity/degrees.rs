@@ -64,7 +64,7 @@ impl Config {
     /// # Errors
     ///
     /// Returns an error with the reason and the allowed degrees if it does not.
-    pub(crate) fn hold_degree(
+    pub(crate) fn check_degree(
         &self,
         option: &str,
         ranks: usize,

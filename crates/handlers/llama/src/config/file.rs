@@ -75,7 +75,7 @@ impl File {
         if self.use_bidirectional_attention == Some(true) {
             return refused("use_bidirectional_attention", true, "false");
         }
-        self.quantization_config.as_ref().map_or(Ok(()), quantization::hold)
+        self.quantization_config.as_ref().map_or(Ok(()), quantization::check)
     }
 
     /// Returns true if all four projections of the attention have biases.

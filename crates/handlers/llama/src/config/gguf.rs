@@ -101,7 +101,7 @@ fn refuse_what_is_not_done(has: &impl Fn(&str) -> bool, windowed: bool) -> Resul
 }
 
 /// Refuses a file whose heads use the rotary embedding only in part.
-pub(super) fn hold_turned(checkpoint: &Checkpoint, config: &Config) -> Result<(), LoadError> {
+pub(super) fn check_turned(checkpoint: &Checkpoint, config: &Config) -> Result<(), LoadError> {
     let (key, head_dim) =
         (format!("{}.rope.dimension_count", config.gguf_architecture()), config.head_dim);
     match checkpoint.metadata().get(&key).and_then(json_of) {

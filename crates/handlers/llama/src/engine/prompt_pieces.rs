@@ -15,7 +15,7 @@ use nsbridge_handler::{Error, Result, TextPiece};
 
 use crate::detokenize::TextStream;
 use crate::reply::write_logprobs;
-use crate::request::Asked;
+use crate::request::RequestParameters;
 use crate::sample::{Logprobs, Scratch, logprobs, rank_of};
 use crate::tokenizer::ChatTokenizer;
 
@@ -50,9 +50,14 @@ struct Score {
 impl PromptPieces {
     /// Creates the pieces of a prompt of `len` tokens, as the request asks for them. A step computes
     /// at most `most` rows of logits for them.
-    pub(crate) fn new(words: Arc<ChatTokenizer>, len: usize, asked: &Asked, most: usize) -> Self {
-        let (top, texts) = (asked.prompt_logprobs, asked.token_texts);
-        let text = asked.echo.then(TextStream::plain);
+    pub(crate) fn new(
+        words: Arc<ChatTokenizer>,
+        len: usize,
+        parameters: &RequestParameters,
+        most: usize,
+    ) -> Self {
+        let (top, texts) = (parameters.prompt_logprobs, parameters.token_texts);
+        let text = parameters.echo.then(TextStream::plain);
         let next = if top.is_some() { 1 } else { len };
         Self { words, len, text, top, texts, most, told: 0, next, scores: VecDeque::new() }
     }

@@ -104,10 +104,10 @@ impl SequenceGroup {
     /// # Errors
     ///
     /// Returns an error if no token may be the first.
-    pub(crate) fn hold_to(&mut self, grammar: Grammar) -> Result<()> {
+    pub(crate) fn constrain(&mut self, grammar: Grammar) -> Result<()> {
         if let Some((last, others)) = self.sequences.split_last_mut() {
-            others.iter_mut().for_each(|sequence| sequence.reply.hold_to(grammar.clone()));
-            last.reply.hold_to(grammar);
+            others.iter_mut().for_each(|sequence| sequence.reply.constrain(grammar.clone()));
+            last.reply.constrain(grammar);
         }
         // All sequences begin in the same state of the grammar, so checking one is enough.
         self.sequences.first_mut().map_or(Ok(()), |sequence| sequence.reply.check_first())

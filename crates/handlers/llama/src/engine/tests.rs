@@ -9,7 +9,7 @@ use super::{Engine, EngineRequest, Outlet, Policy, SequenceGroup};
 use crate::config::Config;
 use crate::network::{Model, Setup};
 use crate::reply::Reply;
-use crate::request::Asked;
+use crate::request::RequestParameters;
 use crate::schedule::Limits;
 use crate::tokenizer::ChatTokenizer;
 use crate::weights::Weights;
@@ -51,8 +51,10 @@ impl Stage {
 
     /// Begins a reply of four tokens to these tokens, as if the embedding had `rows` rows.
     fn begin(&self, tokens: &[u32], rows: usize, panics: bool) -> super::Pending {
-        let asked = Arc::new(Asked { max_tokens: 4, ..Asked::nothing() });
-        let reply = Reply::new(self.words.clone(), rows, 64, tokens.to_vec(), asked, 7).unwrap();
+        let parameters =
+            Arc::new(RequestParameters { max_tokens: 4, ..RequestParameters::nothing() });
+        let reply =
+            Reply::new(self.words.clone(), rows, 64, tokens.to_vec(), parameters, 7).unwrap();
         let group = SequenceGroup::new(vec![reply], 1);
         let (scope, account) = ("scope".into(), "account".into());
         let arrived = std::time::Instant::now();

@@ -119,7 +119,7 @@ impl Drafting {
         let format = rounded.or(setup.format);
         let setup = Setup { device, format, ..setup.clone() };
         let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
-        config.hold_degree("draft_model_tp_size", setup.ranks, coarsest)?;
+        config.check_degree("draft_model_tp_size", setup.ranks, coarsest)?;
         Ok(Read::Model(Box::new(Draft { config, checkpoint, context, setup })))
     }
 }

@@ -8,7 +8,7 @@ use crate::options::{Options, Task};
 /// # Errors
 ///
 /// Returns an error that names the first such option.
-pub(super) fn hold_generating(options: &Options) -> Result<(), LoadError> {
+pub(super) fn check_generating(options: &Options) -> Result<(), LoadError> {
     if options.task == Some(Task::Embed) {
         return Err(LoadError::Worker(
             "the option task is embed, and this handler makes text: serve the model with `Embedder`"
@@ -25,7 +25,7 @@ pub(super) fn hold_generating(options: &Options) -> Result<(), LoadError> {
 /// # Errors
 ///
 /// Returns an error that names the first such option.
-pub(super) fn hold_embedding(options: &Options) -> Result<(), LoadError> {
+pub(super) fn check_embedding(options: &Options) -> Result<(), LoadError> {
     let given = [
         ("speculative_draft_model", options.speculative_draft_model.is_some()),
         ("speculative_ngram", options.speculative_ngram.is_some()),

@@ -88,7 +88,7 @@ fn blocks_in(rooms: &[GpuRoom], models: &[&Footprint], most: usize, one: usize) 
 /// # Errors
 ///
 /// Returns an error with the terms of the sum.
-pub(super) fn hold(
+pub(super) fn check(
     target: &Footprint,
     draft: Option<&Footprint>,
     device: &Backend,

@@ -11,7 +11,7 @@ use crate::limits::{
     BYTES_PER_BYTE, FORMAT_REPLIES, GRAMMAR_BYTES, IN_PLACE, PART_OF_STEP, PROMPT_TOKENS,
 };
 use crate::reply::{GRAMMAR_WEIGHT, Reply};
-use crate::request::Asked;
+use crate::request::RequestParameters;
 use crate::tokenizer::ChatTokenizer;
 
 /// Maximum number of resumed pieces that are processed on the thread of the calls, at 1 µs each.
@@ -28,7 +28,7 @@ pub(super) struct Preparation {
     pub(super) context: usize,
     /// Maximum number of tokens of a step.
     pub(super) step_tokens: usize,
-    pub(super) asked: Arc<Asked>,
+    pub(super) parameters: Arc<RequestParameters>,
     pub(super) seed: u64,
     pub(super) submitted_at: SystemTime,
     /// Number of requested replies, at least one.
@@ -79,7 +79,7 @@ impl Preparation {
     ///
     /// Returns an error that names the invalid field.
     pub(super) fn prepare(self) -> Result<(SequenceGroup, Option<Finish>)> {
-        let Self { text, input, asked, vocab_size, context, seed, .. } = self;
+        let Self { text, input, parameters, vocab_size, context, seed, .. } = self;
         let rule = input.response_format.as_ref().map(Rule::of).transpose()?.flatten();
         if rule.is_some() && self.replies > FORMAT_REPLIES {
             return Err(Error::bad_input(format!(
@@ -95,12 +95,12 @@ impl Preparation {
                 prompt.len()
             )));
         }
-        asked.refuse_large_prompt(prompt.len())?;
-        let of_prompt = (asked.echo || asked.prompt_logprobs.is_some()).then(|| {
+        parameters.refuse_large_prompt(prompt.len())?;
+        let of_prompt = (parameters.echo || parameters.prompt_logprobs.is_some()).then(|| {
             let most = replies_at_once(self.step_tokens, 1);
-            PromptRows::Pieces(PromptPieces::new(text.clone(), prompt.len(), &asked, most))
+            PromptRows::Pieces(PromptPieces::new(text.clone(), prompt.len(), &parameters, most))
         });
-        let first = Reply::new(text, vocab_size, context, prompt, asked, seed)?;
+        let first = Reply::new(text, vocab_size, context, prompt, parameters, seed)?;
         let others = (1..self.replies).map(|index| first.beside(seed.wrapping_add(index)));
         let others: Vec<Reply> = others.collect();
         let replies: Vec<Reply> = std::iter::once(first).chain(others).collect();
@@ -111,7 +111,7 @@ impl Preparation {
             group.read_prompt_by(rows);
         }
         if let Some(rule) = rule {
-            group.hold_to(self.grammars.compile(&rule)?)?;
+            group.constrain(self.grammars.compile(&rule)?)?;
         }
         let finish = group.take_resumed(&self.resumed)?;
         Ok((group, finish))

@@ -91,7 +91,7 @@ impl<S: BuildHasher + Default> BlockPool<S> {
     }
 
     /// Adds a holder to a block.
-    pub(super) fn hold(&mut self, block: u32) {
+    pub(super) fn retain(&mut self, block: u32) {
         let place = &mut self.blocks[block as usize];
         if let (0, Some(memory)) = (place.holders, &place.memory) {
             self.idle.remove(&memory.idle);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use nsbridge_kernels::attention::{Attend, PAGE};
 use nsbridge_kernels::collectives::{Communicator, RankLost};
 use nsbridge_kernels::matrix::{Activations, Epilogue, Matrix, Output};
-use nsbridge_kernels::row::{Norm, Rotate};
+use nsbridge_kernels::rowwise::{Norm, Rotate};
 use nsbridge_kernels::simd::LANES;
 use nsbridge_kernels::{Element, ThreadPool};
 

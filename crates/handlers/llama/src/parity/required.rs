@@ -55,7 +55,7 @@ impl<'a> Required<'a> {
     ///
     /// Returns an error if the logits differ from the reference, or if the reference cannot be read
     /// or run.
-    pub(crate) fn hold(&self, model: &mut Model, files: &Files) -> Result<(), LoadError> {
+    pub(crate) fn check(&self, model: &mut Model, files: &Files) -> Result<(), LoadError> {
         let file = self.file;
         let reference = self.read(files)?;
         let tokens = reference.tokens.len();
@@ -64,7 +64,7 @@ impl<'a> Required<'a> {
             let supported = format!("{MOST_TOKENS} tokens or fewer");
             return Err(LoadError::unsupported(format!("`tokens` in {file}"), found, supported));
         }
-        let parity = reference.hold_against(model).map_err(|error| {
+        let parity = reference.check_against(model).map_err(|error| {
             LoadError::Read(format!("the reference {file} cannot be run: {error}"))
         })?;
         // A NaN difference exceeds every tolerance.

@@ -3,14 +3,14 @@
 use nsbridge_handler::{Error, TextInput};
 use serde_json::json;
 
-use super::{Advice, Asked, Options, Vocabulary};
+use super::{Advice, Options, RequestParameters, Vocabulary};
 
 const VOCABULARY: Vocabulary<'_> = Vocabulary { size: 10, eos: &[7, 8] };
 
-fn ask(input: &TextInput) -> Result<Asked, Error> {
+fn ask(input: &TextInput) -> Result<RequestParameters, Error> {
     let options = Options { max_tokens: Some(50), top_k: Some(40), ..Options::default() };
     let advice = Advice { top_k: Some(5), temperature: Some(0.6), ..Advice::default() };
-    Asked::new(input, &options, &advice, VOCABULARY)
+    RequestParameters::new(input, &options, &advice, VOCABULARY)
 }
 
 fn plain() -> TextInput {
@@ -27,10 +27,10 @@ fn check_refused(input: &TextInput, field: &str) {
 
 #[test]
 fn a_request_goes_before_the_options_and_they_before_the_advice() {
-    let asked = ask(&plain()).unwrap();
-    assert_eq!((asked.sampling.temperature, asked.sampling.top_k), (0.6, 40));
-    let asked = ask(&TextInput { top_k: Some(7), temperature: Some(0.0), ..plain() }).unwrap();
-    assert_eq!((asked.sampling.temperature, asked.sampling.top_k), (0.0, 7));
+    let parameters = ask(&plain()).unwrap();
+    assert_eq!((parameters.sampling.temperature, parameters.sampling.top_k), (0.6, 40));
+    let parameters = ask(&TextInput { top_k: Some(7), temperature: Some(0.0), ..plain() }).unwrap();
+    assert_eq!((parameters.sampling.temperature, parameters.sampling.top_k), (0.0, 7));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn min_p_has_the_same_defaults_as_the_others() {
         let input = TextInput { min_p: own, ..plain() };
         let options = Options { min_p: option, ..Options::default() };
         let advice: Advice = serde_json::from_value(json!({ "min_p": advised })).unwrap();
-        Asked::new(&input, &options, &advice, VOCABULARY).unwrap().sampling.min_p
+        RequestParameters::new(&input, &options, &advice, VOCABULARY).unwrap().sampling.min_p
     };
     assert_eq!(min_p(None, None, None), 0.0);
     assert_eq!(min_p(None, None, Some(0.125)), 0.125);
@@ -83,8 +83,9 @@ fn the_options_cap_the_tokens_of_a_reply() {
 #[test]
 fn the_models_end_tokens_end_a_reply_unless_they_are_ignored() {
     let ends = |ignore_eos| {
-        let asked = ask(&TextInput { stop_token_ids: vec![4], ignore_eos, ..plain() }).unwrap();
-        [4, 5, 7, 8].map(|token| asked.ends(token))
+        let parameters =
+            ask(&TextInput { stop_token_ids: vec![4], ignore_eos, ..plain() }).unwrap();
+        [4, 5, 7, 8].map(|token| parameters.ends(token))
     };
     assert_eq!(ends(false), [true, false, true, true]);
     assert_eq!(ends(true), [true, false, false, false]);
@@ -201,21 +202,22 @@ fn an_echoed_prompt_has_the_log_probabilities_of_the_reply_unless_it_has_its_own
 
 #[test]
 fn a_prompt_whose_pieces_do_not_fit_into_a_reply_is_refused_with_both_numbers() {
-    let asked =
+    let parameters =
         |echo, prompt_logprobs| ask(&TextInput { echo, prompt_logprobs, ..plain() }).unwrap();
-    let refused = |asked: &Asked, tokens| match asked.refuse_large_prompt(tokens) {
-        Ok(()) => String::new(),
-        Err(error) => error.to_string(),
-    };
-    assert_eq!(refused(&asked(false, None), usize::MAX), "");
-    assert_eq!(refused(&asked(false, Some(20)), 8192), "");
-    let why = refused(&asked(false, Some(20)), 10_000);
+    let refused =
+        |parameters: &RequestParameters, tokens| match parameters.refuse_large_prompt(tokens) {
+            Ok(()) => String::new(),
+            Err(error) => error.to_string(),
+        };
+    assert_eq!(refused(&parameters(false, None), usize::MAX), "");
+    assert_eq!(refused(&parameters(false, Some(20)), 8192), "");
+    let why = refused(&parameters(false, Some(20)), 10_000);
     assert!(why.contains("`prompt_logprobs` are 20, and 17 are the most"), "{why}");
-    assert_eq!(refused(&asked(false, Some(17)), 10_000), "");
-    let why = refused(&asked(true, Some(0)), 100_000);
+    assert_eq!(refused(&parameters(false, Some(17)), 10_000), "");
+    let why = refused(&parameters(true, Some(0)), 100_000);
     assert!(why.contains("100000 tokens, and 74898 are the most"), "{why}");
-    assert_eq!(refused(&asked(true, Some(0)), 74_898), "");
-    assert_eq!(refused(&asked(true, None), 100_000), "");
-    let why = refused(&asked(true, None), 200_000);
+    assert_eq!(refused(&parameters(true, Some(0)), 74_898), "");
+    assert_eq!(refused(&parameters(true, None), 100_000), "");
+    let why = refused(&parameters(true, None), 200_000);
     assert!(why.contains("200000 tokens, and 174762 are the most"), "{why}");
 }

@@ -239,7 +239,7 @@ fn check(model: &mut Model, which: Which, formats: (Format, KvFormat), steps: &[
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 50, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 50, ..ProptestConfig::default() })]
 
     #[test]
     fn any_schedule_on_any_tier_and_threads_gives_the_bits_of_the_lone_run(

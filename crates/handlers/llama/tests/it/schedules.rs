@@ -239,7 +239,7 @@ fn any_crowd_on_several_ranks_gets_the_replies_of_lone_runs() {
 
 fn check_crowd(llama: &Arc<Llama>) {
     let clients = prop::collection::vec(client(), 1..14);
-    let config = ProptestConfig { cases: 8, max_shrink_iters: 30, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 6, max_shrink_iters: 30, ..ProptestConfig::default() };
     let run = |clients: Vec<Client>| {
         // Computed beforehand, so that all clients begin at the same time.
         clients.iter().for_each(|client| drop(alone(&client.input, client.seed)));
@@ -374,13 +374,13 @@ fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
     check_empty(&llama);
 }
 
-/// Blocks have 32 tokens, so these lengths cover each position of a block.
+/// Blocks have 32 tokens, and these lengths begin at eleven positions of a block.
 #[test]
 fn m1_a_request_that_gave_memory_to_another_goes_on_with_what_it_has() {
     let llama = tiny().load(crowded()).unwrap();
     let client =
         |tenant, input| Client { tenant, input, seed: 7, sleeps: None, leaves: None, has: 0 };
-    for length in 40..72 {
+    for length in (40..72).step_by(3) {
         let many = json!({
             "prompt": "a".repeat(length), "n": 12, "max_tokens": 320, "ignore_eos": true
         });
@@ -397,7 +397,7 @@ fn m1_a_request_that_gave_memory_to_another_goes_on_with_what_it_has() {
             }
         });
     }
-    assert!(measure(&llama, "preemptions") > 20.0);
+    assert!(measure(&llama, "preemptions") > 7.0);
     check_empty(&llama);
 }
 

@@ -8,7 +8,7 @@ use super::{bits, check_tiers, draw, product};
 use crate::format::Format;
 use crate::kquants;
 use crate::matrix::{KQuantBlock, Matrix, Source, segments};
-use crate::row::{BLOCK, quantize};
+use crate::rowwise::{BLOCK, quantize};
 use crate::simd::Tier;
 use crate::thread_pool::ThreadPool;
 

@@ -49,7 +49,7 @@ fn main() -> Result<()> {
             peers.add(window, &logits)?;
             if parity.is_none() {
                 let reference = Reference::new(window.to_vec(), logits);
-                let held = reference.hold_against(&mut model);
+                let held = reference.check_against(&mut model);
                 parity = Some(held.map_err(|error| anyhow!("{error}"))?);
             }
         }

@@ -17,7 +17,7 @@ const FIELD: &str = "quantization_config";
 /// # Errors
 ///
 /// Returns an error that names the method if it is another one.
-pub(super) fn hold(quantization: &Value) -> Result<(), LoadError> {
+pub(super) fn check(quantization: &Value) -> Result<(), LoadError> {
     let text = |field: &str| quantization.get(field).and_then(Value::as_str);
     match (text("quant_method"), text("format")) {
         (Some("fp8" | "fbgemm_fp8"), _) | (Some("compressed-tensors"), Some("float-quantized")) => {

@@ -13,7 +13,7 @@ pub(crate) const BLOCK: usize = 32;
 ///
 /// ```
 /// use nsbridge_kernels::Tier;
-/// use nsbridge_kernels::row::Norm;
+/// use nsbridge_kernels::rowwise::Norm;
 ///
 /// let mut out = [0.0; 2];
 /// let norm = Norm { x: &[3.0, -3.0], weight: &[1.0, 2.0], eps: 0.0, out: &mut out };
@@ -48,7 +48,7 @@ impl Work for Norm<'_> {
 ///
 /// ```
 /// use nsbridge_kernels::Tier;
-/// use nsbridge_kernels::row::Rotate;
+/// use nsbridge_kernels::rowwise::Rotate;
 ///
 /// let mut head = [1.0, 2.0, 0.0, 5.0];
 /// // The first pair turns by 90 degrees, the second by 0.

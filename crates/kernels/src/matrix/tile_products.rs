@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::rows::{Quantized, Rows, WideRows, parts};
+use super::activations::{Quantized, Rows, WideRows, parts};
 use crate::prefetch::{distance, prefetch_ahead};
 use crate::simd::{LANES, Simd};
 use crate::{blocks32, kquants};
@@ -133,12 +133,12 @@ impl<const M: usize> Products<M> for Blocks<'_, M> {
 }
 
 /// Tiles in blocks of 32 (all other formats that have them).
-pub(super) struct Short<'a, B, const M: usize> {
+pub(super) struct Blocks32Products<'a, B, const M: usize> {
     pub(super) blocks: Tiles<'a, B>,
     pub(super) x: Rows<'a, M>,
 }
 
-impl<B: blocks32::Block, const M: usize> Products<M> for Short<'_, B, M> {
+impl<B: blocks32::Block, const M: usize> Products<M> for Blocks32Products<'_, B, M> {
     #[inline(always)]
     fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
         let first = stretch * self.blocks.length;
@@ -153,19 +153,19 @@ impl<B: blocks32::Block, const M: usize> Products<M> for Short<'_, B, M> {
 }
 
 /// Tiles in blocks of 256 (K-quants, IQ4_XS).
-pub(super) struct Wide<'a, B, const M: usize> {
+pub(super) struct SuperblockProducts<'a, B, const M: usize> {
     blocks: Tiles<'a, B>,
     x: WideRows<'a, M>,
 }
 
-impl<'a, B: kquants::Block, const M: usize> Wide<'a, B, M> {
+impl<'a, B: kquants::Block, const M: usize> SuperblockProducts<'a, B, M> {
     #[inline(always)]
     pub(super) fn new(blocks: Tiles<'a, B>, x: Quantized<'a, i16>, row: usize) -> Self {
         Self { blocks, x: WideRows::new(x, row, const { kquants::BLOCK / B::SUMMED }) }
     }
 }
 
-impl<B: kquants::Block, const M: usize> Products<M> for Wide<'_, B, M> {
+impl<B: kquants::Block, const M: usize> Products<M> for SuperblockProducts<'_, B, M> {
     #[inline(always)]
     fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
         let first = stretch * self.blocks.length;

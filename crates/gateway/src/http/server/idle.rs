@@ -16,7 +16,7 @@ const IDLE: Duration = Duration::from_secs(120);
 
 /// Routes of one connection, which note the time of each request.
 #[derive(Clone, Debug)]
-pub(super) struct Noted {
+pub(super) struct TrackedRoutes {
     routes: Router,
     requests: Requests,
     meter: Meter,
@@ -30,7 +30,7 @@ pub(super) struct Requests {
     last: Arc<AtomicU64>,
 }
 
-impl Noted {
+impl TrackedRoutes {
     pub(super) fn new(routes: Router, meter: Meter) -> (Self, Requests) {
         let requests = Requests { began: Instant::now(), last: Arc::default() };
         (Self { routes, requests: requests.clone(), meter }, requests)
@@ -65,7 +65,7 @@ impl Requests {
     }
 }
 
-impl<B> Service<Request<B>> for Noted
+impl<B> Service<Request<B>> for TrackedRoutes
 where
     Router: Service<Request<B>>,
 {
@@ -91,16 +91,16 @@ mod tests {
     use axum::Router;
     use tokio::time::{Instant, advance};
 
-    use super::{IDLE, Meter, Noted};
+    use super::{IDLE, Meter, TrackedRoutes};
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_quiet_long_after_its_last_request() {
         let second = Duration::from_secs(1);
-        let (_, requests) = Noted::new(Router::new(), Meter::default());
+        let (_, requests) = TrackedRoutes::new(Router::new(), Meter::default());
         let began = Instant::now();
         requests.clone().quiet(10 * second).await;
         assert_eq!(began.elapsed().as_secs(), 10);
-        let (_, requests) = Noted::new(Router::new(), Meter::default());
+        let (_, requests) = TrackedRoutes::new(Router::new(), Meter::default());
         let began = Instant::now();
         advance(5 * second).await;
         requests.note();

@@ -25,12 +25,12 @@ const MAX_DRAINED_BYTES: usize = 1 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Body that a handler reads. When it is dropped before its end, the rest is in `left`.
-struct Lent {
+struct TrackedBody {
     body: Option<BodyDataStream>,
     left: Arc<Mutex<Option<BodyDataStream>>>,
 }
 
-impl Stream for Lent {
+impl Stream for TrackedBody {
     type Item = Result<Bytes, axum::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -43,7 +43,7 @@ impl Stream for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         *self.left.lock() = self.body.take();
     }
@@ -56,7 +56,7 @@ pub(crate) async fn read(request: Request, next: Next) -> Response {
     }
     let (parts, body) = request.into_parts();
     let left = Arc::default();
-    let lent = Lent { body: Some(body.into_data_stream()), left: Arc::clone(&left) };
+    let lent = TrackedBody { body: Some(body.into_data_stream()), left: Arc::clone(&left) };
     let response = next.run(Request::from_parts(parts, Body::from_stream(lent))).await;
     let rest = left.lock().take();
     if let Some(rest) = rest {

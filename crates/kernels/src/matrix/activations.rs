@@ -2,10 +2,10 @@
 
 use crate::kquants;
 use crate::q8::{self, TILE_BLOCK};
-use crate::row::BLOCK;
+use crate::rowwise::BLOCK;
 use crate::simd::{LANES, Simd};
 
-/// Rows in blocks, as [`InBlocks`](crate::row::InBlocks) makes them.
+/// Rows in blocks, as [`InBlocks`](crate::rowwise::InBlocks) makes them.
 #[derive(Clone, Copy)]
 pub(crate) struct Quantized<'a, T> {
     pub(crate) columns: usize,

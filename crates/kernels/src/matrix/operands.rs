@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
-use super::products::{Blocks, Columns, Products, Short, Tiles, Weights, Wide};
-use super::rows::{Quantized, Rows, rows_of};
-use crate::row::BLOCK;
+use super::activations::{Quantized, Rows, rows_of};
+use super::tile_products::{
+    Blocks, Blocks32Products, Columns, Products, SuperblockProducts, Tiles, Weights,
+};
+use crate::rowwise::BLOCK;
 use crate::simd::LANES;
 use crate::{blocks32, kquants};
 
@@ -82,12 +84,12 @@ impl Kind for Bytes<'_> {
 
 /// Weights in blocks of 32.
 #[derive(Clone, Copy)]
-pub(super) struct Shorts<'a, B> {
+pub(super) struct Blocks32<'a, B> {
     pub(super) data: &'a [B],
     pub(super) x: Quantized<'a, i32>,
 }
 
-impl<B: blocks32::Block> Kind for Shorts<'_, B> {
+impl<B: blocks32::Block> Kind for Blocks32<'_, B> {
     const ROWS: usize = ROWS_OF_BYTES;
 
     #[inline(always)]
@@ -98,18 +100,18 @@ impl<B: blocks32::Block> Kind for Shorts<'_, B> {
         row: usize,
     ) -> impl Products<M> {
         let blocks = Tiles::new(self.data, beside, columns / BLOCK, stretch / BLOCK);
-        Short { blocks, x: Rows::<M>::new(self.x, row) }
+        Blocks32Products { blocks, x: Rows::<M>::new(self.x, row) }
     }
 }
 
 /// Weights in blocks of 256.
 #[derive(Clone, Copy)]
-pub(super) struct Wides<'a, B> {
+pub(super) struct Superblocks<'a, B> {
     pub(super) data: &'a [B],
     pub(super) x: Quantized<'a, i16>,
 }
 
-impl<B: kquants::Block> Kind for Wides<'_, B> {
+impl<B: kquants::Block> Kind for Superblocks<'_, B> {
     const ROWS: usize = ROWS_OF_BYTES;
 
     #[inline(always)]
@@ -120,6 +122,6 @@ impl<B: kquants::Block> Kind for Wides<'_, B> {
         row: usize,
     ) -> impl Products<M> {
         let (whole, length) = (columns / kquants::BLOCK, stretch / kquants::BLOCK);
-        Wide::<B, M>::new(Tiles::new(self.data, beside, whole, length), self.x, row)
+        SuperblockProducts::<B, M>::new(Tiles::new(self.data, beside, whole, length), self.x, row)
     }
 }

@@ -3,12 +3,12 @@
 #![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
 
 use super::Matrix;
-use super::rows::Quantized;
+use super::activations::Quantized;
 use super::tile::{self, Input, Multiply};
 use crate::disjoint_slice::DisjointSlice;
 use crate::format::Format;
 use crate::kquants::{self, Block as _};
-use crate::row::{BLOCK, InBlocks, Sum, swiglu};
+use crate::rowwise::{BLOCK, InBlocks, Sum, swiglu};
 use crate::simd::{LANES, Lanes, Tier};
 use crate::thread_pool::ThreadPool;
 

@@ -1,0 +1,188 @@
+//! Plan of a load: what the files and the options say, before a weight is read.
+
+use std::panic::resume_unwind;
+use std::thread;
+use std::time::Duration;
+
+use nsbridge_checkpoint::Checkpoint;
+use nsbridge_handler::TextInput;
+use nsbridge_kernels::Format;
+use nsbridge_kernels::attention::PAGE;
+
+use super::device::DeviceChoice;
+use super::drafting::{Drafting, Read};
+use super::placement::{self, Footprint};
+use super::{places, step_tokens, vocabulary};
+use crate::capacity::Memory;
+use crate::config::Config;
+use crate::error::LoadError;
+use crate::formats::coarsest_format;
+use crate::kv::KvFormat;
+use crate::network::{Model, Setup};
+use crate::options::{Options, Quantize, Task};
+use crate::parity::Required;
+use crate::request::RequestParameters;
+use crate::schedule::Limits;
+use crate::timeout::seconds;
+use crate::tokenizer::ChatTokenizer;
+use crate::weights::Weights;
+
+/// Model that can be loaded: its options are checked, and it has its place in memory.
+pub(super) struct LoadPlan<'a> {
+    pub(super) config: Config,
+    pub(super) context: usize,
+    pub(super) text: ChatTokenizer,
+    pub(super) limits: Limits,
+    /// Time limit of a request.
+    pub(super) predict_timeout: Option<Duration>,
+    /// Replies that the loaded model must give.
+    pub(super) required: Option<Required<'a>>,
+    pub(super) drafting: Read,
+    checkpoint: Checkpoint,
+    setup: Setup,
+}
+
+impl<'a> LoadPlan<'a> {
+    /// Reads everything except the weights.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the files or the options are not supported, or if the model has no room.
+    pub(super) fn new(
+        options: &'a Options,
+        files: &nsbridge_handler::Model,
+        drafting: Drafting,
+    ) -> Result<Self, LoadError> {
+        let predict_timeout = seconds("predict_timeout", options.predict_timeout)?;
+        let required = Required::new(options)?;
+        let mut config = Config::read(files)?;
+        let embeds = options.task == Some(Task::Embed);
+        // The memory for an output matrix is not needed.
+        config.tied |= embeds;
+        let context = context(options, &config)?;
+        if options.max_tokens == Some(0) {
+            return Err(LoadError::unsupported("the option max_tokens", "0", "1 or more"));
+        }
+        RequestParameters::new(&TextInput::default(), options, &config.advice, vocabulary(&config))
+            .map_err(|error| LoadError::Worker(format!("in the worker's options, {error}")))?;
+        let special = options.special_tokens_in_messages.unwrap_or(false);
+        let text = ChatTokenizer::read(files, config.vocab_size, special)?;
+        if let Some(missing) = text.without_row(config.vocab_size) {
+            tracing::warn!("in {}, {missing}", files.place());
+        }
+        let limits = limits(options)?;
+        let ranks = options.tensor_parallel_degree.unwrap_or(1);
+        let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
+        let checkpoint = Weights::find(files)?;
+        let choice = DeviceChoice::new(options);
+        let device = choice.open(ranks, checkpoint.tensors())?;
+        let kv = options.kv_cache_dtype.unwrap_or(match device.is_exact() {
+            true => KvFormat::F32,
+            false => KvFormat::Bf16,
+        });
+        let format = options.quantize.map(|Quantize::Q8_0| Format::Q8_0);
+        let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
+        config.check_degree("tensor_parallel_degree", ranks, coarsest)?;
+        let mut setup = Setup {
+            device,
+            threads: options.threads,
+            tier: None,
+            ranks,
+            patience: seconds("tensor_parallel_timeout", options.tensor_parallel_timeout)?
+                .unwrap_or(Setup::default().patience),
+            format,
+            kv,
+            hidden: embeds,
+            blocks: blocks(&config, options, context, (ranks, kv))?,
+        };
+        let of_draft = Setup { ranks: ranks_of_draft, ..setup.clone() };
+        let mut drafting = drafting.read(&config, &text, (context, &of_draft), &choice)?;
+        if options.kv_cache_mb.is_none() {
+            let target = Footprint::new(&config, &checkpoint, &setup);
+            let one = context.div_ceil(PAGE);
+            setup.blocks = placement::blocks(&setup, &target, drafting.footprint().as_ref(), one);
+            drafting.limit_blocks(setup.blocks);
+        }
+        let target = Footprint::new(&config, &checkpoint, &setup);
+        let given = options.kv_cache_mb.is_some();
+        placement::check(&target, drafting.footprint().as_ref(), &setup.device, given)?;
+        Ok(Self {
+            config,
+            context,
+            text,
+            limits,
+            predict_timeout,
+            required,
+            drafting,
+            checkpoint,
+            setup,
+        })
+    }
+
+    /// Reads the weights; returns the model with the digests of its files.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if they cannot be read.
+    pub(super) fn load(&self) -> Result<(Model, Vec<[u8; 32]>), LoadError> {
+        let Self { config, checkpoint, setup, .. } = self;
+        let weights = Weights::load(checkpoint, setup.ranks)?;
+        // Without a manifest, the digests take as long as the load.
+        let (model, digests) = thread::scope(|scope| {
+            let digests = thread::Builder::new().name("digests".to_owned());
+            let digests = digests.spawn_scoped(scope, || weights.digests());
+            let model = Model::new(config, self.context, &weights, setup);
+            let digests = match digests {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(_) => weights.digests(),
+            };
+            (model, digests)
+        });
+        Ok((model?, digests?))
+    }
+}
+
+/// Returns the number of tokens of a sequence.
+fn context(options: &Options, config: &Config) -> Result<usize, LoadError> {
+    match options.n_positions {
+        Some(n) if n < 2 || n > config.context => {
+            let supported = format!("2 to {}, the model's own context,", config.context);
+            Err(LoadError::unsupported("the option n_positions", n.to_string(), supported))
+        }
+        other => Ok(other.unwrap_or(config.context)),
+    }
+}
+
+fn limits(options: &Options) -> Result<Limits, LoadError> {
+    let (tokens, places) = (step_tokens(options), places(options));
+    if tokens == 0 {
+        let field = "the option max_num_batched_tokens";
+        return Err(LoadError::unsupported(field, "0".to_owned(), "1 or more"));
+    }
+    Ok(Limits { tokens, places })
+}
+
+/// Returns the number of KV-cache blocks: as the options give it, or enough for the maximum number
+/// of concurrent requests. More blocks help requests with several replies and prompts with a common
+/// prefix.
+fn blocks(
+    config: &Config,
+    options: &Options,
+    context: usize,
+    (ranks, kv): (usize, KvFormat),
+) -> Result<usize, LoadError> {
+    let one = context.div_ceil(PAGE);
+    let Some(mebibytes) = options.kv_cache_mb else {
+        return Ok(places(options).saturating_mul(one));
+    };
+    let block = Memory::new(config, ranks, 0.0, kv, PAGE).bytes().max(1);
+    let given = (mebibytes as u64).saturating_mul(1 << 20) / block;
+    let blocks = usize::try_from(given).unwrap_or(usize::MAX);
+    if blocks < one {
+        let needed = block.saturating_mul(one as u64).div_ceil(1 << 20);
+        let supported = format!("{needed} or more, what one request of {context} tokens can need,");
+        let (field, found) = ("the option kv_cache_mb", mebibytes.to_string());
+        return Err(LoadError::unsupported(field, found, supported));
+    }
+    Ok(blocks)
+}
