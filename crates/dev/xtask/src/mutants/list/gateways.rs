@@ -103,4 +103,28 @@ pub(super) const MUTANTS: &[Mutant] = &[
             name: "a_drain_cuts_streams_of_responses_and_another_replica_continues_their_pieces",
         },
     },
+    // A piece that a worker withdrew is read back from the disk.
+    Mutant {
+        name: "withdrawn-pieces-stay-on-disk",
+        file: "crates/gateway-replies/src/disk.rs",
+        edits: &[("Write::Cut(id, *kept as u64)", "Write::Cut(id, *kept as u64 + 1)")],
+        judge: Judge::Test {
+            package: "nsbridge-gateway-replies",
+            file: "crates/gateway-replies/src/store/testing.rs",
+            module: "disk::tests::",
+            name: "what_a_worker_withdrew_is_not_read_back",
+        },
+    },
+    // Replicas know the worker of a reply only from its end.
+    Mutant {
+        name: "workers-are-shared-at-the-end",
+        file: "crates/gateway-replies/src/bucket.rs",
+        edits: &[("self.write_later(id, File::Mark(id), state);", "drop(state);")],
+        judge: Judge::Test {
+            package: "nsbridge-gateway-replies",
+            file: "crates/gateway-replies/src/store/testing.rs",
+            module: "bucket::tests::",
+            name: "the_worker_of_a_reply_is_known_before_its_end",
+        },
+    },
 ];
