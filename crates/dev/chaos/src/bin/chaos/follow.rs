@@ -126,6 +126,11 @@ pub(crate) fn client_was_gone(how: &str) -> bool {
     how == Stop::ClientGone.to_string()
 }
 
+/// Returns true if a run that ended with `how` was canceled by its client.
+pub(crate) fn was_canceled(how: &str) -> bool {
+    how == Stop::Cancelled.to_string()
+}
+
 /// Returns true if this process has subscribed to its queue.
 pub(crate) fn takes(lines: &[Line], pid: u32) -> bool {
     lines.iter().any(|line| matches!(line.what, What::Taking { pid: other } if other == pid))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::clock::{SECOND, seconds};
-use crate::follow::client_was_gone;
+use crate::follow::{client_was_gone, was_canceled};
 use crate::journal::{Line, Run, What};
 use crate::plan::Plan;
 
@@ -23,6 +23,10 @@ const OVERLAP: u64 = 2 * SECOND;
 /// Time after the client has received the end in which a run may still begin.
 const AFTER_THE_END: u64 = SECOND;
 
+/// Shortest time without any line of the journal in which all processes may have stood still, such as
+/// on a machine that other programs use.
+const SILENCE: u64 = SECOND / 2;
+
 /// Runs of a round.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
@@ -32,6 +36,8 @@ pub(super) struct Runs {
     /// Times at which a client subscribed to its reply queue (true) or lost the subscription
     /// (false).
     hearing: Vec<(u64, bool)>,
+    /// Begins and ends of times in which the journal has no line.
+    silences: Vec<(u64, u64)>,
 }
 
 /// Run, from its begin to its end or that of its process.
@@ -44,6 +50,7 @@ pub(super) struct Interval {
     /// counts as another job in scenarios with forged copies.
     key: String,
     pub(super) without_client: bool,
+    canceled: bool,
     pub(super) start: u64,
     pub(super) end: u64,
 }
@@ -52,6 +59,10 @@ impl Runs {
     pub(super) fn of(plan: &Plan, lines: &[Line], copies: &Copies) -> Self {
         let forged = plan.rules.without_client > 0;
         let (mut runs, mut open) = (Self::default(), HashMap::<Run, Interval>::new());
+        let mut times: Vec<u64> = lines.iter().map(|line| line.at).collect();
+        times.sort_unstable();
+        let gaps = times.windows(2).map(|two| (two[0], two[1]));
+        runs.silences = gaps.filter(|(from, to)| to - from >= SILENCE).collect();
         let last = lines.last().map_or(0, |line| line.at);
         let over = lines.iter().find(|line| matches!(line.what, What::Over));
         let over = over.map_or(last, |line| line.at);
@@ -62,14 +73,16 @@ impl Runs {
                 What::Start { run, n, resumed } => {
                     let (key, run) = (copies.key(run, *at), run.clone());
                     let (n, resumed, start, end) = (*n, *resumed, *at, over.max(*at));
+                    let (without_client, canceled) = (false, false);
                     let begun =
-                        Interval { run, n, resumed, key, without_client: false, start, end };
+                        Interval { run, n, resumed, key, without_client, canceled, start, end };
                     open.insert(begun.run.clone(), begun);
                 }
                 What::End { run, how, .. } => {
                     let Some(mut begun) = open.remove(run) else { continue };
                     begun.end = *at;
                     begun.without_client = client_was_gone(how);
+                    begun.canceled = was_canceled(how);
                     if forged && begun.without_client {
                         begun.key.push_str(" without a client");
                     }
@@ -106,9 +119,13 @@ impl Runs {
                 report.double_runs.extend(doubles);
             }
         }
-        for Interval { run, n, start, .. } in &self.all {
+        for Interval { run, n, start, canceled, .. } in &self.all {
             let end = replies.get(&run.request).and_then(|reply| reply.end.as_ref());
-            let late = |end: u64| *start > end + AFTER_THE_END && !self.deaf(*start);
+            let late = |end: u64| {
+                // A worker asks the client for a few seconds before it begins.
+                let in_vain = if *canceled { self.silent(end, *start) } else { 0 };
+                *start > end + AFTER_THE_END + in_vain && !self.deaf(*start)
+            };
             if let Some((end, _)) = end.filter(|(end, _)| late(*end)) {
                 let late = seconds(*end, *start);
                 let worker = &run.worker;
@@ -123,6 +140,12 @@ impl Runs {
     fn deaf(&self, at: u64) -> bool {
         let before = self.hearing.iter().rev().find(|(changed, _)| *changed <= at);
         before.is_some_and(|(changed, hears)| !hears || at <= changed + AFTER_THE_END)
+    }
+
+    /// Returns the time between two moments in which the journal has no line.
+    fn silent(&self, from: u64, to: u64) -> u64 {
+        let within = |(begin, end): &(u64, u64)| to.min(*end).saturating_sub(from.max(*begin));
+        self.silences.iter().map(within).sum()
     }
 
     /// Describes the overlap of two runs of one job, if it is not allowed.

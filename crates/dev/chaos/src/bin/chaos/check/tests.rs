@@ -191,6 +191,16 @@ fn a_run_that_begins_after_the_end_is_a_double_run() {
 }
 
 #[test]
+fn a_machine_that_stands_still_lets_nobody_answer() {
+    let canceled = |round: Round| {
+        round.start(12.0, 2, 2).end_with(12.1, 2, 2, "the client canceled the request")
+    };
+    canceled(Round::answered()).check([0; 4]);
+    let busy = (0..10).map(|n| 9.0 + f64::from(n) * 0.3);
+    canceled(busy.fold(Round::answered(), |round, at| round.taking(at, 9))).check([0, 0, 1, 0]);
+}
+
+#[test]
 fn a_client_that_hears_nothing_cannot_stop_what_begins() {
     let hears = |hears: bool| What::Listening { pid: 9, hears };
     let cut_off = |until: f64| {
