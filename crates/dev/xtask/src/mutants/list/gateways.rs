@@ -107,7 +107,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "withdrawn-pieces-stay-on-disk",
         file: "crates/gateway-replies/src/disk.rs",
-        edits: &[("Write::Cut(id, *kept as u64)", "Write::Cut(id, *kept as u64 + 1)")],
+        edits: &[("Write::Cut(id, *kept as u64)", "Write::Cut(id, u64::MAX - *kept as u64)")],
         judge: Judge::Test {
             package: "nsbridge-gateway-replies",
             file: "crates/gateway-replies/src/store/testing.rs",
