@@ -219,9 +219,19 @@ impl Stage {
 
     /// Waits until the log of a process contains this text.
     pub(crate) fn until_said(&self, life: &str, what: &str) -> Result<()> {
+        self.until_said_within(STEP_TIMEOUT, life, what)
+    }
+
+    /// Waits at most this long until the log of a process contains this text.
+    pub(crate) fn until_said_within(
+        &self,
+        timeout: Duration,
+        life: &str,
+        what: &str,
+    ) -> Result<()> {
         let began = Instant::now();
         while self.said(life, what).is_err() {
-            ensure!(began.elapsed() < STEP_TIMEOUT, "{life} did not say `{what}`");
+            ensure!(began.elapsed() < timeout, "{life} did not say `{what}` in {timeout:?}");
             sleep(Duration::from_millis(50));
         }
         Ok(())
