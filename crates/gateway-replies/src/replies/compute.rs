@@ -30,8 +30,10 @@ impl Replies {
         self.driving.spawn(async move {
             let (began, meter) =
                 (Instant::now(), replies.observer.begin(&entry.record.kind, &entry.record.model));
+            // In a box of its own: 4 KiB that a task would keep for as long as its reply is computed.
+            let publishing = Box::pin(replies.publish(&entry, trace, patience));
             let published = tokio::select! {
-                published = replies.publish(&entry, trace, patience) => published,
+                published = publishing => published,
                 () = entry.log.cancelled() => Err(Failure::cancelled()),
             };
             let tokens = match published {
