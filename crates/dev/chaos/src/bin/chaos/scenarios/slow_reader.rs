@@ -41,7 +41,7 @@ const GATEWAY_TIMEOUT: Duration = Duration::from_secs(240);
 pub(super) fn slow_reader(stage: &mut Stage) -> Result<()> {
     let rules = &mut stage.plan.rules;
     (rules.one_run_each, rules.through_gateways) = (true, true);
-    let slow = Ask::new(PIECES, 0).reading(Reading::AfterGate).within(120_000);
+    let slow = Ask::new(PIECES, 0).reading(Reading::AfterGate).within(360_000);
     let slow = stage.ask_for(5, &slow);
     let mut short = Vec::new();
     let mut beside = |stage: &mut Stage, slow: usize| {
