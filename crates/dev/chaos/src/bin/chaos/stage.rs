@@ -181,6 +181,17 @@ impl Stage {
         self.follow.wait(&format!("{name} to take requests"), STEP_TIMEOUT, taking)
     }
 
+    /// Lets a worker leave in order and does not start it again. A worker that is killed may not have
+    /// settled what its clients have received.
+    pub(crate) fn dismiss(&mut self, worker: &str) -> Result<()> {
+        let leaving = self.worker(worker)?.pid().context("the process has ended")?;
+        self.terminate(worker)?;
+        let is_it = |line: &Line| matches!(line.what, What::Gone { pid, .. } if pid == leaving);
+        self.until(&format!("{worker} to leave"), |lines| lines.iter().any(is_it))?;
+        self.remove_worker(worker);
+        Ok(())
+    }
+
     /// Kills a worker for good.
     pub(crate) fn remove_worker(&mut self, name: &str) {
         self.workers.remove(name);

@@ -59,6 +59,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "const MAX_PIECES_PER_PART: usize = 256;",
             "const MAX_PIECES_PER_PART: usize = usize::MAX;",
         )],
-        judge: SLOW_READER,
+        judge: Judge::Test {
+            package: "nsbridge-gateway-replies",
+            file: "crates/gateway-replies/src/reply_log.rs",
+            module: "reply_log::tests::",
+            name: "a_reader_that_comes_late_gets_the_pieces_in_parts_and_the_end_with_the_last",
+        },
     },
 ];

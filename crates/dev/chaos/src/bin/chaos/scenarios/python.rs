@@ -70,7 +70,7 @@ fn each_alone(stage: &mut Stage, failing: &[usize], answered: &[usize]) -> Resul
     let again = stage.runs_of(answered)? - answered.len();
     let most = CRASHES.len() + KILLS;
     ensure!(again <= most, "{again} runs were lost to {most} crashes");
-    stage.dismiss("w1")
+    stage.dismiss_with_python("w1")
 }
 
 /// Checks that the calls in a process that ends are run again.
@@ -85,7 +85,7 @@ fn neighbors(stage: &mut Stage, asks: &[usize]) -> Result<()> {
         stage.until_over(*ask)?;
         stage.still_lives("w2", pages)?;
     }
-    stage.dismiss("w2")
+    stage.dismiss_with_python("w2")
 }
 
 /// Checks that a worker leaves after too many crashes, and that the next one answers.
@@ -156,7 +156,7 @@ fn hang_in(
     let current = stage.python_processes(worker)?;
     groups.retain(|group| !current.contains(group));
     until_no_process_of(&groups)?;
-    stage.dismiss(worker)?;
+    stage.dismiss_with_python(worker)?;
     Ok(kills as usize)
 }
 

@@ -138,8 +138,7 @@ pub(super) fn clock_skew(stage: &mut Stage) -> Result<()> {
         stage.start_client_for(&asks[i..=i])?;
         stage.until_over(asks[i])?;
         // The caller receives the failure before the request is settled.
-        sleep(Duration::from_secs(1));
-        stage.remove_worker("w1");
+        stage.dismiss("w1")?;
     }
     Ok(())
 }

@@ -71,14 +71,10 @@ impl Stage {
         }
     }
 
-    /// Lets a worker in its first life leave in order, and waits until its processes have ended. A
-    /// worker that is killed may not have settled what its clients have received.
-    pub(crate) fn dismiss(&mut self, worker: &str) -> Result<()> {
+    /// Lets a worker leave in order, and waits until its Python processes have ended.
+    pub(crate) fn dismiss_with_python(&mut self, worker: &str) -> Result<()> {
         let groups = self.python_processes(worker)?;
-        self.terminate(worker)?;
-        let life = format!("{worker}.0");
-        self.until("a worker to leave", |lines| gone(lines, &life, 1))?;
-        self.remove_worker(worker);
+        self.dismiss(worker)?;
         until_no_process_of(&groups)
     }
 
