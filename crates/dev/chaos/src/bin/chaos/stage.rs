@@ -186,8 +186,7 @@ impl Stage {
     pub(crate) fn dismiss(&mut self, worker: &str) -> Result<()> {
         let leaving = self.worker(worker)?.pid().context("the process has ended")?;
         self.terminate(worker)?;
-        let is_it = |line: &Line| matches!(line.what, What::Gone { pid, .. } if pid == leaving);
-        self.until(&format!("{worker} to leave"), |lines| lines.iter().any(is_it))?;
+        self.until_gone(worker, leaving)?;
         self.remove_worker(worker);
         Ok(())
     }
@@ -211,7 +210,12 @@ impl Stage {
             sleep(Duration::from_millis(5));
         };
         self.fault("kill", worker)?;
-        let is_it = |line: &Line| matches!(line.what, What::Gone { pid, .. } if pid == killed);
+        self.until_gone(worker, killed)
+    }
+
+    /// Waits until the end of this process of a worker is recorded.
+    fn until_gone(&mut self, worker: &str, process: u32) -> Result<()> {
+        let is_it = |line: &Line| matches!(line.what, What::Gone { pid, .. } if pid == process);
         self.until(&format!("{worker} to be gone"), |lines| lines.iter().any(is_it))
     }
 

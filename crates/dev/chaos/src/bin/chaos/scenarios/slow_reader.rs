@@ -31,8 +31,7 @@ const CLIENT_KIB: u64 = 14 << 10;
 const GATEWAY_KIB: u64 = 48 << 10;
 
 /// Maximum time from the ends of the long runs until the gateway has all pieces. A debug build on two
-/// slow cores took 20 s beside two other scenarios. With 100,000 pieces it took more than this
-/// beside a CI's.
+/// slow cores took 20 s beside two other rounds. With 100,000 pieces a CI waited for this time in vain.
 const GATEWAY_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Time limit of a long request, in milliseconds. It is beyond the wait for the gateway.
