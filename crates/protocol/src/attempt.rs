@@ -35,9 +35,14 @@ impl AttemptNo {
     }
 }
 
+/// Writes the number of deliveries, and the number of retries before them if there were any.
 impl fmt::Display for AttemptNo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
+        match (self.0 >> 16, self.0 & 0xffff) {
+            (0, delivery) => write!(f, "{delivery}"),
+            (retry, 1) => write!(f, "retry-{retry}"),
+            (retry, delivery) => write!(f, "retry-{retry}.{delivery}"),
+        }
     }
 }
 
@@ -52,5 +57,12 @@ mod tests {
         assert_eq!(AttemptNo::new(2, u64::MAX), AttemptNo(0x2_ffff));
         assert!(AttemptNo::new(1, 0) > AttemptNo::new(0, 70_000));
         assert!(!AttemptNo::new(0, 0).is_retry() && AttemptNo::new(1, 0).is_retry());
+    }
+
+    #[test]
+    fn a_log_shows_retries_and_deliveries_apart() {
+        let shown = [(0, 0), (0, 1), (1, 0), (2, 2)]
+            .map(|(epoch, delivery)| AttemptNo::new(epoch, delivery).to_string());
+        assert_eq!(shown, ["1", "2", "retry-1", "retry-2.3"]);
     }
 }

@@ -36,6 +36,56 @@ pub enum ResponseFormat {
         /// Expression in the syntax of Rust's crate `regex`; it needs no anchors.
         regex: String,
     },
+    /// Text with calls of tools, each of which conforms to a schema.
+    ToolCalls {
+        /// Format of the calls and of what stands beside them.
+        tool_calls: ToolCallFormat,
+    },
+}
+
+/// Format of the tool calls in a reply.
+///
+/// ```
+/// use nsbridge_protocol::{ResponseFormat, ToolCallFormat};
+/// use serde_json::json;
+///
+/// let call = json!({ "type": "object", "properties": { "name": { "const": "now" } } });
+/// let tool_calls = ToolCallFormat::new("<tool_call>", "</tool_call>", call);
+/// let json = serde_json::to_value(ResponseFormat::ToolCalls { tool_calls }).unwrap();
+/// assert_eq!((&json["type"], &json["tool_calls"]["begin"]), (&json!("tool_calls"), &json!("<tool_call>")));
+/// ```
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ToolCallFormat {
+    /// Text before each call, which no other text of the reply has. If it is empty, the reply is one call
+    /// or a text that does not begin with `{`.
+    pub begin: String,
+    /// Text after each call.
+    pub end: String,
+    /// Schema of a call.
+    pub schema: serde_json::Value,
+    /// Schema of a reply without a call. Without it, any text may stand before, between and after calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<serde_json::Value>,
+}
+
+impl ToolCallFormat {
+    /// Creates a format with any text beside the calls.
+    pub fn new(
+        begin: impl Into<String>,
+        end: impl Into<String>,
+        schema: serde_json::Value,
+    ) -> Self {
+        Self { begin: begin.into(), end: end.into(), schema, otherwise: None }
+    }
+}
+
+impl fmt::Debug for ToolCallFormat {
+    /// Omits the user's text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolCallFormat").finish_non_exhaustive()
+    }
 }
 
 /// JSON schema in OpenAI's wrapper.
@@ -71,6 +121,7 @@ impl fmt::Debug for ResponseFormat {
             Self::JsonObject {} => "JsonObject",
             Self::JsonSchema { .. } => "JsonSchema",
             Self::Regex { .. } => "Regex",
+            Self::ToolCalls { .. } => "ToolCalls",
         })
     }
 }

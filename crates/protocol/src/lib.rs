@@ -53,7 +53,7 @@ pub use attempt::AttemptNo;
 pub use code::ErrorCode;
 pub use control::{ControlKind, Resume};
 pub use embedding::{Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText, EncodingFormat};
-pub use format::{JsonSchema, ResponseFormat};
+pub use format::{JsonSchema, ResponseFormat, ToolCallFormat};
 pub use id::{Fingerprint, RequestId, StreamId};
 pub use judge::{JudgeInput, JudgeLabel, JudgeScores};
 pub use name::{InvalidName, KeyId, ModelName, Revision, Tenant};

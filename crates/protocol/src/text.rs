@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::format::ResponseFormat;
@@ -228,8 +230,10 @@ impl fmt::Debug for TextInput {
 
 /// One token of a text reply.
 ///
-/// A literal ends in `..TextPiece::new(..)`: minor versions add fields.
+/// In JSON a string is a piece with the token 0: models that know texts and no tokens write it. A
+/// literal ends in `..TextPiece::new(..)`: minor versions add fields.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct TextPiece {
     /// Token id in the model's vocabulary.
     pub token: u32,
@@ -281,6 +285,37 @@ impl TextPiece {
     /// ```
     pub fn new(token: u32, text: impl Into<String>) -> Self {
         Self { token, text: text.into(), ..Self::default() }
+    }
+}
+
+impl Serialize for TextPiece {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for TextPiece {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// Reader of a text or an object.
+        struct Piece;
+
+        impl<'de> Visitor<'de> for Piece {
+            type Value = TextPiece;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text piece, or a string")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<TextPiece, E> {
+                Ok(TextPiece::new(0, text))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<TextPiece, A::Error> {
+                TextPiece::deserialize(MapAccessDeserializer::new(fields))
+            }
+        }
+
+        deserializer.deserialize_any(Piece)
     }
 }
 
@@ -392,6 +427,15 @@ mod tests {
         assert_eq!(plain, key(top));
         assert_ne!(plain, key(r#"{"token":1,"text":"b"}"#));
         assert_ne!(plain, key(r#"{"token":2,"text":"a"}"#));
+    }
+
+    #[test]
+    fn a_string_is_a_piece_without_a_token() {
+        let read = |json: &str| serde_json::from_str::<TextPiece>(json);
+        assert_eq!(read(r#""b\u00e4r""#).unwrap(), TextPiece::new(0, "bär"));
+        assert!(read("7").unwrap_err().to_string().contains("a text piece, or a string"));
+        let key = |json: &str| TextPiece::replay_key(json.as_bytes()).into_owned();
+        assert_eq!(key(r#""b\u00e4r""#), key(r#"{"token":0,"text":"bär"}"#));
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! ```
 
 mod output;
+pub mod schema;
 pub mod tools;
 
 pub use self::output::{

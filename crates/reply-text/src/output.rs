@@ -219,11 +219,10 @@ impl Calls {
 
     fn end(self, sink: &mut Sink) {
         match self {
-            Self::None => {}
+            Self::None | Self::Forced(_) => {}
             Self::Hermes(hermes) => hermes.end(sink),
             Self::Llama3Json(llama) => llama.end(sink),
             Self::Mistral(mistral) => mistral.end(sink),
-            Self::Forced(forced) => forced.end(sink),
         }
     }
 }

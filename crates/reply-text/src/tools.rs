@@ -12,7 +12,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-pub use self::schema::response_format;
+pub use self::schema::{allowed_calls, response_format};
 use crate::output::{Forced, LONGEST_NAME, is_name};
 
 /// Maximum number of tools of a request.

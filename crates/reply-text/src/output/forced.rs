@@ -1,6 +1,7 @@
 //! Replies that consist of tool calls alone, because the worker's grammar allows nothing else.
 //!
-//! Text that is no call is content nevertheless, for a worker that does not follow the grammar.
+//! Text that is no call is content nevertheless, for a worker that does not follow the grammar. The end of
+//! the reply may cut a call before it begins: that text is the grammar's, and is dropped.
 
 use super::Forced;
 use super::json_calls::{BareCall, CallList, CallObject, Outcome};
@@ -68,14 +69,6 @@ impl ForcedReply {
         }
     }
 
-    /// Ends the reply.
-    pub(super) fn end(self, sink: &mut Sink) {
-        match &self.state {
-            State::List(list) => sink.content(&list.text_at_end()),
-            _ => self.tell(sink),
-        }
-    }
-
     /// Tells the text that was held back as content.
     fn tell(&self, sink: &mut Sink) {
         match &self.state {
@@ -113,20 +106,24 @@ mod tests {
         let two = r#"[{"name":"f","arguments":{"a":1}},{"name":"g","arguments":{}}]"#;
         check_forced(Forced::Required, two, "", &[("f", r#"{"a":1}"#), ("g", "{}")]);
         check_forced(Forced::Required, r#"[{"name":"f","arguments":{}},"#, "", &[("f", "{}")]);
-        check_forced(Forced::Required, r#"[{"name":"f"#, r#"[{"name":"f"#, &[]);
+        for cut in ["[", " [", r#"[{"na"#, r#"[{"name":"f"#, r#"[{"name":"f","arguments""#] {
+            check_forced(Forced::Required, cut, "", &[]);
+        }
+        let second = r#"[{"name":"f","arguments":{}},{"name"#;
+        check_forced(Forced::Required, second, "", &[("f", "{}")]);
     }
 
     #[test]
     fn a_single_required_call_is_an_object() {
         let one = r#"{"name":"f","arguments":{"a":1}}"#;
         check_forced(Forced::RequiredOne, one, "", &[("f", r#"{"a":1}"#)]);
-        check_forced(Forced::RequiredOne, "{\"name\":", "{\"name\":", &[]);
+        check_forced(Forced::RequiredOne, "{\"name\":", "", &[]);
     }
 
     #[test]
     fn a_reply_that_is_not_what_the_grammar_allows_is_content() {
         for forced in [named(), Forced::Required, Forced::RequiredOne] {
-            for text in ["", " ", " Hello.\n", "1", "\"f\""] {
+            for text in ["", " Hello.\n", "1", "\"f\""] {
                 check_forced(forced.clone(), text, text, &[]);
             }
         }

@@ -137,7 +137,9 @@ proptest! {
         text in prop_oneof![replies(), calls_in_a_row(), ".{0,40}"],
     ) {
         let deltas = parse(&tools, None, [text.as_str()]);
-        if calls(&deltas).is_empty() {
+        // The beginning of a forced call is text of the grammar.
+        let is_cut = matches!(tools, ToolFormat::Forced(_)) && texts(&deltas).0.is_empty();
+        if calls(&deltas).is_empty() && !is_cut {
             prop_assert_eq!(texts(&deltas), (text, String::new()));
         }
     }

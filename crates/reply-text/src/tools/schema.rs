@@ -7,6 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Tool, ToolChoice};
+use crate::output::ToolFormat;
 
 /// Keywords whose value is an object of schemas by name.
 const NAMED_SCHEMAS: [&str; 5] =
@@ -24,15 +25,38 @@ pub fn response_format(tools: &[Tool], choice: &ToolChoice, parallel: bool) -> O
     let schema = match choice {
         ToolChoice::Auto | ToolChoice::None => return None,
         ToolChoice::Named(name) => arguments(tools.iter().find(|tool| tool.name == *name)?),
-        ToolChoice::Required => required(tools, parallel),
+        ToolChoice::Required => calls(tools, "arguments", parallel),
     };
     Some(json!({ "type": "json_schema", "json_schema": { "schema": schema } }))
 }
 
-/// Returns the schema of calls of any of the tools.
-fn required(tools: &[Tool], parallel: bool) -> Value {
+/// Returns the worker's `response_format` for replies that may have calls in the format of the model.
+/// `otherwise` is the schema of a reply without calls. Returns `None` for a format whose calls no grammar
+/// can follow.
+pub fn allowed_calls(
+    tools: &[Tool],
+    format: &ToolFormat,
+    otherwise: Option<&Value>,
+) -> Option<Value> {
+    let (begin, end, arguments) = match format {
+        ToolFormat::Hermes => ("<tool_call>", "</tool_call>", "arguments"),
+        ToolFormat::Llama3Json => ("", "", "parameters"),
+        // Mistral's calls begin with a special token, which is no text.
+        ToolFormat::None | ToolFormat::Mistral | ToolFormat::Forced(_) => return None,
+    };
+    let schema = calls(tools, arguments, false);
+    let mut format = json!({ "begin": begin, "end": end, "schema": schema });
+    if let Some(otherwise) = otherwise {
+        format["otherwise"] = otherwise.clone();
+    }
+    Some(json!({ "type": "tool_calls", "tool_calls": format }))
+}
+
+/// Returns the schema of calls of any of the tools: of a list of them if there may be several.
+fn calls(tools: &[Tool], arguments: &str, parallel: bool) -> Value {
     let mut definitions = Map::new();
-    let calls: Vec<Value> = tools.iter().map(|tool| call(tool, &mut definitions)).collect();
+    let calls: Vec<Value> =
+        tools.iter().map(|tool| call(tool, arguments, &mut definitions)).collect();
     let mut root = Map::new();
     if let Some(dialect) = dialect(tools) {
         root.insert("$schema".to_owned(), dialect.clone());
@@ -51,8 +75,9 @@ fn required(tools: &[Tool], parallel: bool) -> Value {
     root.into()
 }
 
-/// Returns the schema of a call. Its arguments are in the definitions if they refer to themselves.
-fn call(tool: &Tool, definitions: &mut Map<String, Value>) -> Value {
+/// Returns the schema of a call, whose arguments have this name. They are in the definitions if they refer
+/// to themselves.
+fn call(tool: &Tool, name: &str, definitions: &mut Map<String, Value>) -> Value {
     let mut arguments = arguments(tool);
     if let Value::Object(keywords) = &mut arguments {
         // An `$id` changes the root of references, and the dialect is that of the whole document.
@@ -66,8 +91,8 @@ fn call(tool: &Tool, definitions: &mut Map<String, Value>) -> Value {
     }
     json!({
         "type": "object",
-        "properties": { "name": { "const": tool.name }, "arguments": arguments },
-        "required": ["name", "arguments"],
+        "properties": { "name": { "const": tool.name }, name: arguments },
+        "required": ["name", name],
         "additionalProperties": false,
     })
 }

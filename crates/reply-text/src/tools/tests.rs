@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{
-    MOST_TOOLS, Shape, Tool, ToolChoice, for_template, parse_choice, parse_tools, response_format,
+    MOST_TOOLS, Shape, Tool, ToolChoice, allowed_calls, for_template, parse_choice, parse_tools,
+    response_format,
 };
-use crate::output::Forced;
+use crate::output::{Forced, ToolFormat};
 
 fn chat(function: &Value) -> Value {
     json!({ "type": "function", "function": function })
@@ -225,6 +226,26 @@ fn required_calls_have_the_schema_of_any_tool() {
         schema(&tools, &ToolChoice::Required, true),
         json!({ "type": "array", "minItems": 1, "items": { "anyOf": any } })
     );
+}
+
+#[test]
+fn calls_that_a_model_may_make_have_the_schema_of_any_tool_in_its_own_format() {
+    let f = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
+    let tools = tools(&[("f", f.clone())]);
+    let format = |format, otherwise| {
+        let format = allowed_calls(&tools, &format, otherwise)?;
+        assert_eq!(format["type"], "tool_calls");
+        Some(format["tool_calls"].clone())
+    };
+    let hermes = format(ToolFormat::Hermes, None).unwrap();
+    assert_eq!((&hermes["begin"], &hermes["end"]), (&json!("<tool_call>"), &json!("</tool_call>")));
+    assert_eq!(hermes["schema"]["anyOf"][0]["properties"]["arguments"], f);
+    assert!(hermes.get("otherwise").is_none());
+    let llama = format(ToolFormat::Llama3Json, Some(&f)).unwrap();
+    assert_eq!((&llama["begin"], &llama["otherwise"]), (&json!(""), &f));
+    assert_eq!(llama["schema"]["anyOf"][0]["required"], json!(["name", "parameters"]));
+    assert_eq!(format(ToolFormat::Mistral, None), None);
+    assert_eq!(format(ToolFormat::None, None), None);
 }
 
 #[test]
