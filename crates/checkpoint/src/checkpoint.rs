@@ -180,9 +180,31 @@ fn gguf_model(model: &Model, files: &[usize]) -> Result<(Vec<TensorInfo>, Metada
 fn no_weights(model: &Model, ggufs: usize) -> Error {
     let place = model.place();
     Error::fatal(match ggufs {
-        0 => format!("the model in {place} has no weights: no .safetensors and no .gguf file"),
+        0 => {
+            let other = model.files().find_map(other_weights).unwrap_or_default();
+            format!("the model in {place} has no weights: no .safetensors and no .gguf file{other}")
+        }
         n => format!("the model in {place} has {n} .gguf files, and nothing says which to take"),
     })
+}
+
+/// Returns what a file has instead of weights that are read, and what to do.
+fn other_weights(path: &str) -> Option<&'static str> {
+    let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| path.ends_with(suffix));
+    if path == "adapter_config.json" {
+        Some(", only a LoRA adapter: merge it into its base model, and save that")
+    } else if ends(&[".bin", ".pt", ".pth"]) {
+        Some(
+            ", only PyTorch's own format: load it with transformers and write it with \
+             save_pretrained, which writes .safetensors files",
+        )
+    } else if path.contains(".gguf.part") || path.contains(".gguf-split-") {
+        Some(", only parts of one: join them in their order, as by `cat PARTS > model.gguf`")
+    } else if ends(&[".GGUF"]) {
+        Some(" by its lower-case name: rename the .GGUF file")
+    } else {
+        None
+    }
 }
 
 fn twice(model: &Model, tensor: &TensorInfo, other: &TensorInfo) -> Error {

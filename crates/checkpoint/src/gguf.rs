@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use nsbridge_handler::{Model, Result};
 
 use crate::dtype::Dtype;
-use crate::header::{FIRST_LOOK, LONGEST_HEADER, broken};
+use crate::header::{FIRST_LOOK, LONGEST_HEADER, broken, other_content};
 use crate::tensor::TensorInfo;
 
 /// Maximum number of dimensions of a tensor in ggml.
@@ -83,15 +83,18 @@ pub(crate) fn read(model: &Model, file: usize) -> Result<(Vec<TensorInfo>, Metad
             Err(Trouble::Wrong(what)) => return Err(broken(model, file, what)),
         }
     }
-    Err(broken(model, file, "its head has no end"))
+    Err(broken(model, file, "its head has no end: fetch the file again if its download was cut"))
 }
 
 fn parse(head: &[u8], file: usize, size: u64) -> Result<(Vec<TensorInfo>, Metadata), Trouble> {
     let mut cursor = Cursor { rest: head, values: MOST_VALUES };
     if cursor.take(4)? != b"GGUF" {
-        return Err("it does not begin with GGUF".into());
+        return Err(other_content(head).unwrap_or("it does not begin with GGUF").into());
     }
     let version = cursor.u32()?;
+    if matches!(version.swap_bytes(), 2 | 3) {
+        return Err("it is big-endian: convert it with llama.cpp's gguf_convert_endian.py".into());
+    }
     if !matches!(version, 2 | 3) {
         return Err(format!("GGUF version {version} is not known").into());
     }
@@ -154,7 +157,10 @@ impl Claim {
         let start = data.checked_add(offset);
         let end = start.and_then(|start| start.checked_add(bytes)).filter(|&end| end <= size);
         let (Some(start), Some(end)) = (start, end) else {
-            return Err(format!("{name} ends behind the file's {size} bytes").into());
+            let what = format!(
+                "{name} ends behind the file's {size} bytes: fetch the file again if its download was cut"
+            );
+            return Err(what.into());
         };
         Ok(TensorInfo { name, dtype, shape, file, range: start..end })
     }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
 use crate::dtype::Dtype;
-use crate::header::{FIRST_LOOK, LONGEST_HEADER, broken};
+use crate::header::{FIRST_LOOK, LONGEST_HEADER, broken, other_content};
 use crate::tensor::TensorInfo;
 
 const LENGTH_BYTES: u64 = 8;
@@ -46,6 +46,9 @@ fn whole_header(model: &Model, file: usize, head: Vec<u8>) -> Result<Vec<u8>> {
 
 /// Returns the end of the header as a file offset, from the length field at the start of the file.
 fn header_end(head: &[u8], size: u64) -> Result<u64, String> {
+    if let Some(what) = other_content(head) {
+        return Err(what.to_owned());
+    }
     let length = head.first_chunk().ok_or("it is too short for a safetensors file")?;
     let length = u64::from_le_bytes(*length);
     if length > LONGEST_HEADER {
@@ -53,7 +56,10 @@ fn header_end(head: &[u8], size: u64) -> Result<u64, String> {
     }
     let end = LENGTH_BYTES + length;
     if end > size {
-        return Err(format!("its header claims {length} bytes, the file has {size}"));
+        return Err(format!(
+            "its header claims {length} bytes, the file has {size}: fetch the file again if its \
+                            download was cut"
+        ));
     }
     Ok(end)
 }

@@ -180,10 +180,12 @@ fn what_is_no_gguf_of_a_known_version_is_refused() {
     check_bytes(Vec::new(), "its head has no end");
     check_bytes(b"GGU".to_vec(), "its head has no end");
     check_bytes(b"GGML\x03\0\0\0".to_vec(), "does not begin with GGUF");
-    for version in [0, 1, 4, 3u32.swap_bytes()] {
+    for version in [0, 1, 4] {
         let reason = format!("version {version} is not known");
         check_bytes(Gguf { version, ..Gguf::default() }.bytes(), &reason);
     }
+    let swapped = Gguf { version: 3u32.swap_bytes(), ..Gguf::default() };
+    check_bytes(swapped.bytes(), "it is big-endian");
     assert!(open(Gguf { version: 2, ..Gguf::default() }.bytes()).is_ok());
 }
 

@@ -1,5 +1,6 @@
 //! Model configuration, from `config.json` and `generation_config.json`, or from GGUF metadata.
 
+mod advice;
 mod family;
 mod file;
 mod gguf;
@@ -13,10 +14,13 @@ use nsbridge_handler::Model;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+pub(crate) use self::rope::usual_attention_factor;
 pub use self::rope::{Rope, RopeScaling};
 pub use self::tensors::tensors;
 
+pub(crate) use self::advice::Advice;
 pub(crate) use self::file::{SCALED_TOGETHER, scaled_together};
+pub(crate) use self::tensors::gguf_name;
 
 use self::file::File;
 use crate::error::LoadError;
@@ -70,18 +74,6 @@ pub struct Config {
     pub windows: Vec<Option<usize>>,
 }
 
-/// Sampling parameters that the model's authors recommend.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Advice {
-    pub(crate) temperature: Option<f32>,
-    pub(crate) top_p: Option<f32>,
-    pub(crate) top_k: Option<u32>,
-    pub(crate) min_p: Option<f32>,
-    pub(crate) repetition_penalty: Option<f32>,
-    pub(crate) eos_token_id: Option<OneOrMany>,
-}
-
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum OneOrMany {
@@ -105,14 +97,27 @@ impl Config {
     ///
     /// Returns an error if a file cannot be read, or if a field has an unsupported value.
     pub fn read(model: &Model) -> Result<Self, LoadError> {
-        let advice = find_json(model, "generation_config.json")?.unwrap_or_default();
+        let advice = find_json(model, advice::FILE)?.unwrap_or_default();
         let is_gguf = |path: &str| path.ends_with(".gguf") && !path.contains('/');
         match find_json(model, FILE)? {
             Some(file) => Self::new(&file, advice),
             None if model.files().any(is_gguf) => Self::of_gguf(model, advice),
+            None if model.files().any(|path| path == "adapter_config.json") => {
+                Err(LoadError::Missing(format!(
+                    "the model in {} is a LoRA adapter, without {FILE}: merge it into its base model, \
+                     and save that",
+                    model.place()
+                )))
+            }
             // This call returns the error that the file is missing.
             None => Self::new(&read_json(model, FILE)?, advice),
         }
+    }
+
+    /// Returns true if the model's authors recommend how to sample, in `generation_config.json` or in
+    /// the metadata of a GGUF file.
+    pub fn recommends_sampling(&self) -> bool {
+        self.advice.recommends_sampling()
     }
 
     /// Reads the configuration from the metadata of a GGUF file.
@@ -128,8 +133,9 @@ impl Config {
         }
         let place = within(model, checkpoint.files().next().unwrap_or_default());
         let file = serde_json::from_value(gguf::config(&checkpoint)?);
+        let advice = advice.or_gguf(&checkpoint);
         let mut config = Self::new(&file.map_err(LoadError::parse(place))?, advice)?;
-        gguf::check_turned(&checkpoint, &config)?;
+        gguf::check(&checkpoint, &config)?;
         if let Some(scaling) = gguf::rope_factors(&checkpoint)? {
             if matches!(&scaling, RopeScaling::Factors { factors }
                 if factors.len() != config.head_dim / 2)
@@ -154,7 +160,8 @@ impl Config {
     fn new(file: &File, advice: Advice) -> Result<Self, LoadError> {
         let family = file.family()?;
         file.refuse_what_is_not_done(family)?;
-        let eos = advice.eos_token_id.clone().or_else(|| file.eos_token_id.clone());
+        let eos = advice.eos_token_ids.clone();
+        let eos = eos.or_else(|| file.eos_token_id.clone().map(Vec::from));
         let config = Self {
             hidden_size: file.hidden_size,
             intermediate_size: file.intermediate_size,
@@ -167,7 +174,7 @@ impl Config {
             rms_norm_eps: file.rms_norm_eps,
             rope: file.rope()?,
             tied: file.tie_word_embeddings,
-            eos: eos.map(Vec::from).unwrap_or_default(),
+            eos: eos.unwrap_or_default(),
             advice,
             qkv_bias: family.always_has_qkv_bias() || file.attention_bias(family),
             output_bias: file.attention_bias(family),
@@ -226,7 +233,7 @@ fn refused<T>(field: &str, found: impl ToString, supported: &str) -> Result<T, L
 
 pub(crate) fn read_json<T: DeserializeOwned>(model: &Model, path: &str) -> Result<T, LoadError> {
     let text = model.read(path).map_err(LoadError::read)?;
-    serde_json::from_slice(&text).map_err(LoadError::parse(within(model, path)))
+    parse(&text).map_err(LoadError::parse(within(model, path)))
 }
 
 /// Reads a JSON file of the model, if it exists.
@@ -235,8 +242,13 @@ pub(crate) fn find_json<T: DeserializeOwned>(
     path: &str,
 ) -> Result<Option<T>, LoadError> {
     let text = model.read_optional(path).map_err(LoadError::read)?;
-    let parse = |text: Vec<u8>| serde_json::from_slice(&text);
-    text.map(parse).transpose().map_err(LoadError::parse(within(model, path)))
+    let parsed = text.map(|text| parse(&text)).transpose();
+    parsed.map_err(LoadError::parse(within(model, path)))
+}
+
+/// Reads JSON, with or without the byte order mark that some editors write.
+fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text))
 }
 
 /// Returns a file's path for messages.

@@ -42,15 +42,17 @@ use crate::workers::Workers;
 
 /// Version of the arithmetic; increased when the same request could get other tokens from the same
 /// files.
-const ARITHMETIC_VERSION: u32 = 3;
+const ARITHMETIC_VERSION: u32 = 4;
 
 /// Files that decide the text of a reply, in addition to the weights.
-const FILES: [&str; 5] = [
+const FILES: [&str; 7] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
 ];
 
 /// Llama model that answers [`TextInput`]s, one token a piece.

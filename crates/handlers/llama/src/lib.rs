@@ -115,4 +115,5 @@ pub use sample::{
     Allowed, History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample,
 };
 pub use speculation::{Continuation, Drafter};
+pub use template::{CallFormat, ChatFormats, ReasoningFormat};
 pub use weights::Weights;

@@ -18,7 +18,7 @@ pub use self::mix::Mix;
 
 use self::head::{ALIGNMENT, Entry, head};
 use self::search::Search;
-use crate::config::{Config, Rope, RopeScaling, tensors};
+use crate::config::{Config, Rope, RopeScaling, gguf_name, tensors, usual_attention_factor};
 use crate::error::LoadError;
 use crate::formats::format_of;
 use crate::weights::{self, Cut, Stored, Weights};
@@ -70,8 +70,9 @@ pub enum QuantizeError {
 /// Writes a model's tensors and shape to an empty file, as GGUF, and returns its size in bytes.
 ///
 /// Blocks of Q4_K and Q5_K come from this crate's own search, the others are rounded as by
-/// llama.cpp. The vocabulary stays in `tokenizer.json`; that of a GGUF file without one is copied. What GGUF cannot express (windows of some layers, several
-/// tokens that end a reply) stays in `config.json` and `generation_config.json`.
+/// llama.cpp. The vocabulary stays in `tokenizer.json`; that of a GGUF file without one is copied. What
+/// GGUF cannot express (windows of some layers, an attention factor of yarn's, several tokens that end
+/// a reply) stays in `config.json` and `generation_config.json`.
 ///
 /// `told` is called with the progress in bytes. All cores are used. Memory holds one tensor in its
 /// stored form and a few megabytes at a time.
@@ -112,6 +113,14 @@ fn write(
     mut told: impl FnMut(Writing),
 ) -> Result<u64, QuantizeError> {
     let config = Config::read(model)?;
+    if let RopeScaling::Yarn { factor, attention_factor, truncate, .. } = config.rope.scaling
+        && (!truncate || attention_factor != usual_attention_factor(factor))
+    {
+        tracing::warn!(
+            "GGUF cannot express truncate and attention_factor of this model's yarn scaling: keep \
+             config.json beside the file"
+        );
+    }
     let weights = Weights::read(model)?;
     let (origins, entries) = plan(&config, kind)?;
     let head = head(&config, kind.number, &entries, &vocabulary(model, &weights));
@@ -180,7 +189,7 @@ fn plan(config: &Config, kind: Kind<'_>) -> Result<(Vec<Origin>, Vec<Entry>), Qu
     let mut plan = Vec::new();
     for (name, shape) in tensors(config) {
         let dtype = (kind.dtype)(config, &name, &shape);
-        let theirs = weights::gguf_name(&name)
+        let theirs = gguf_name(&name)
             .ok_or_else(|| LoadError::Missing(format!("GGUF has no name for {name}")))?;
         plan.push((Origin::Tensor(name), Entry { name: theirs, shape, dtype }));
     }

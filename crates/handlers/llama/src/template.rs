@@ -2,53 +2,82 @@
 
 mod capped;
 mod chat;
+mod config;
+mod dialect;
+mod formats;
+mod json;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
+use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value, context};
-use nsbridge_handler::{ChatMessage, Error, Model, Result};
-use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use nsbridge_handler::{ChatMessage, Error, Model, Result, TextInput};
 
 use self::capped::Capped;
+use self::chat::CallShape;
 pub(crate) use self::chat::Chat;
+use self::config::Templates;
+pub(crate) use self::config::TokenizerConfig;
+pub use self::formats::{CallFormat, ChatFormats, ReasoningFormat};
 use crate::config::within;
 use crate::date::strftime;
 use crate::error::LoadError;
-use crate::limits::{FEW_BYTES, INDENT, TEMPLATE_FUEL};
+use crate::limits::{FEW_BYTES, TEMPLATE_FUEL};
 use crate::panics::caught;
 
-const NAME: &str = "chat";
+/// Name of the template for conversations.
+const DEFAULT: &str = "default";
 
-const FILE: &str = "chat_template.jinja";
+/// Name of the template for conversations with tools. A model without it has one template for both.
+const TOOL_USE: &str = "tool_use";
+
+/// Variables that a request cannot set, beside the special tokens.
+const OWN_VARIABLES: [&str; 6] =
+    ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "strftime_now"];
+
+/// Files of the two templates, where transformers 5 writes them.
+pub(crate) const FILES: [(&str, &str); 2] =
+    [(DEFAULT, "chat_template.jinja"), (TOOL_USE, "additional_chat_templates/tool_use.jinja")];
 
 /// Chat template with the dialect of Jinja that transformers provides to templates.
 #[derive(Debug)]
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
-    bos: Option<String>,
-    eos: Option<String>,
+    /// Special tokens by the names of their variables.
+    special: serde_json::Map<String, serde_json::Value>,
+    /// Form in which the template takes the calls of earlier messages.
+    calls: CallShape,
 }
 
 impl ChatTemplate {
-    /// Reads the template from `chat_template.jinja`, where transformers 5 writes it, or else from
-    /// the tokenizer's configuration, which comes from `file`.
+    /// Reads the templates from their files, or else from the tokenizer's configuration, which comes
+    /// from `file`.
     pub(crate) fn read(
         model: &Model,
         tokenizer: &TokenizerConfig,
         file: &str,
     ) -> Result<Option<Self>, LoadError> {
-        let path = within(model, FILE);
-        let (source, path) = match model.read_optional(FILE).map_err(LoadError::read)? {
-            Some(text) => (Some(String::from_utf8(text).map_err(LoadError::parse(&path))?), path),
-            None => (tokenizer.chat_template(), within(model, file)),
-        };
-        let template = source.map(|source| Self::new(&source, tokenizer));
-        let template = template.transpose().map_err(LoadError::parse(path))?;
-        template.as_ref().map_or(Ok(()), Self::check)?;
-        Ok(template)
+        let mut sources = Templates::default();
+        let mut place = within(model, file);
+        for (name, path) in FILES {
+            if let Some(text) = model.read_optional(path).map_err(LoadError::read)? {
+                place = within(model, path);
+                let text = String::from_utf8(text).map_err(LoadError::parse(&place))?;
+                sources.insert(name.to_owned(), text);
+            }
+        }
+        if sources.is_empty() {
+            sources = tokenizer.templates();
+        }
+        sources.retain(|name, _| [DEFAULT, TOOL_USE].contains(&name.as_str()));
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        let mut template = Self::new(&sources, tokenizer).map_err(LoadError::parse(place))?;
+        template.calls = template.probed();
+        template.check()?;
+        Ok(Some(template))
     }
 
     /// Renders a short conversation, so that an endless template fails at load time and not in a
@@ -57,34 +86,79 @@ impl ChatTemplate {
     /// # Errors
     ///
     /// Returns an error if the template takes too much work or writes too much. Its own errors
-    /// about the messages are ignored, since some templates refuse a chat without a system prompt,
-    /// or with one.
+    /// about the messages are logged at most, since some templates refuse a chat without a system
+    /// prompt, or with one.
     fn check(&self) -> Result<(), LoadError> {
-        let chat = ["user", "assistant", "user"].map(|role| ChatMessage::new(role, "hello"));
-        match self.written(&Chat::of(&chat), UNIX_EPOCH, FEW_BYTES) {
-            Err(Fault::Work | Fault::Long) => Err(LoadError::unsupported(
-                "the chat template",
-                "more than a short conversation may take",
-                format!("{TEMPLATE_FUEL} instructions and {FEW_BYTES} bytes at most"),
-            )),
-            Ok(_) | Err(Fault::Said(_)) => Ok(()),
+        let mut refused = None;
+        for roles in [&["user", "assistant", "user"][..], &["user"], &["system", "user"]] {
+            let chat: Vec<_> = roles.iter().map(|role| ChatMessage::new(*role, "hello")).collect();
+            match self.written(&Chat::of(&chat), UNIX_EPOCH, FEW_BYTES) {
+                Err(Fault::Work | Fault::Long) => {
+                    return Err(LoadError::unsupported(
+                        "the chat template",
+                        "more than a short conversation may take",
+                        format!("{TEMPLATE_FUEL} instructions and {FEW_BYTES} bytes at most"),
+                    ));
+                }
+                Ok(_) => return Ok(()),
+                Err(Fault::Said(why)) => refused = refused.or(Some(why)),
+            }
         }
+        let why = refused.unwrap_or_default();
+        tracing::warn!(%why, "the chat template refuses a plain conversation");
+        Ok(())
     }
 
-    fn new(source: &str, tokenizer: &TokenizerConfig) -> Result<Self, minijinja::Error> {
+    /// Returns the form in which the template takes calls, from what it makes of one in each form.
+    fn probed(&self) -> CallShape {
+        let written = |calls| self.written(&Chat::with_call(calls), UNIX_EPOCH, FEW_BYTES).ok();
+        let plain = CallShape::default();
+        let text = CallShape { text_arguments: true, ..plain };
+        let text_arguments = written(plain).is_none() && written(text).is_some();
+        let empty = CallShape { text_arguments, ..plain };
+        let null = CallShape { null_content: true, ..empty };
+        // A template that writes the null takes texts alone.
+        let nulls = |text: &str| ["None", "null"].map(|null| text.matches(null).count());
+        let takes_null = match (written(empty), written(null)) {
+            (Some(empty), Some(null)) => nulls(&empty) == nulls(&null),
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        if takes_null { null } else { empty }
+    }
+
+    fn new(sources: &Templates, tokenizer: &TokenizerConfig) -> Result<Self, minijinja::Error> {
         let mut environment = Environment::new();
         environment
             .set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        dialect::add(&mut environment);
         environment.add_function("raise_exception", |why: String| {
             Err::<Value, _>(minijinja::Error::new(ErrorKind::InvalidOperation, why))
         });
-        environment.add_filter("tojson", to_json);
         environment.set_fuel(Some(TEMPLATE_FUEL));
-        environment.add_template_owned(NAME, without_generation_tags(source))?;
-        let (bos, eos) = (tokenizer.bos().map(Into::into), tokenizer.eos().map(Into::into));
-        Ok(Self { environment, bos, eos })
+        for (name, source) in sources {
+            environment.add_template_owned(name.clone(), without_generation_tags(source))?;
+        }
+        Ok(Self { environment, special: tokenizer.special(), calls: CallShape::default() })
+    }
+
+    /// Returns the chat of a request in the form that the template takes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the first invalid field.
+    pub(crate) fn chat(&self, input: &TextInput) -> Result<Chat> {
+        if let Some(name) = input.chat_template_kwargs.keys().find(|name| self.sets(name)) {
+            return Err(Error::bad_input(format!(
+                "`chat_template_kwargs` must not set `{name}`, which the worker sets"
+            )));
+        }
+        Chat::new(input, self.calls)
+    }
+
+    /// Returns true for a variable that a request cannot set, since the worker sets it.
+    fn sets(&self, name: &str) -> bool {
+        OWN_VARIABLES.contains(&name) || self.special.contains_key(name)
     }
 
     /// Renders the prompt for the model's next turn, of at most `most` bytes.
@@ -118,20 +192,26 @@ impl ChatTemplate {
         let mut out = Capped::new(most);
         // Templates ask whether there are tools by `if tools` or by `tools is not none`.
         let tools = (!chat.tools.is_empty()).then(|| Value::from(Serde(&chat.tools)));
+        let has = |name| self.environment.get_template(name).is_ok();
+        let name = if tools.is_some() && has(TOOL_USE) { TOOL_USE } else { DEFAULT };
+        if !has(name) {
+            return Err(Fault::Said("it is for conversations with tools alone".to_owned()));
+        }
         let chat = context! {
             messages => Value::from(Serde(&chat.messages)),
             add_generation_prompt => chat.turn,
-            bos_token => self.bos.as_deref(),
-            eos_token => self.eos.as_deref(),
             tools,
             strftime_now => Value::from_function(today),
             ..context! {
-                ..Value::from(Serde(&chat.variables)),
-                ..context! { documents => () }
+                ..Value::from(Serde(&self.special)),
+                ..context! {
+                    ..Value::from(Serde(&chat.variables)),
+                    ..context! { documents => () }
+                }
             }
         };
         let rendered = caught(|| {
-            let template = self.environment.get_template(NAME)?;
+            let template = self.environment.get_template(name)?;
             template.render_captured_to(chat, &mut out).map(drop)
         });
         match rendered.map_err(|_| Fault::Said("it cannot render them".to_owned()))? {
@@ -156,68 +236,6 @@ enum Fault {
     Said(String),
 }
 
-/// Contents of `tokenizer_config.json` that templates and prompts need.
-#[derive(Clone, Debug, Default, serde::Deserialize)]
-#[serde(default)]
-pub(crate) struct TokenizerConfig {
-    bos_token: Option<Special>,
-    eos_token: Option<Special>,
-    add_bos_token: Option<bool>,
-    chat_template: Option<Templates>,
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(untagged)]
-enum Special {
-    Text(String),
-    Token { content: String },
-}
-
-impl Special {
-    fn text(&self) -> &str {
-        match self {
-            Self::Text(text) | Self::Token { content: text } => text,
-        }
-    }
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(untagged)]
-enum Templates {
-    One(String),
-    Named(Vec<Named>),
-}
-
-#[derive(Clone, Debug, serde::Deserialize)]
-struct Named {
-    name: String,
-    template: String,
-}
-
-impl TokenizerConfig {
-    pub(crate) fn bos(&self) -> Option<&str> {
-        self.bos_token.as_ref().map(Special::text)
-    }
-
-    pub(crate) fn eos(&self) -> Option<&str> {
-        self.eos_token.as_ref().map(Special::text)
-    }
-
-    /// Returns the text that a raw prompt starts with.
-    pub(crate) fn prompt_start(&self) -> Option<&str> {
-        self.bos().filter(|_| self.add_bos_token != Some(false))
-    }
-
-    fn chat_template(&self) -> Option<String> {
-        match self.chat_template.clone()? {
-            Templates::One(template) => Some(template),
-            Templates::Named(all) => {
-                all.into_iter().find(|named| named.name == "default").map(|named| named.template)
-            }
-        }
-    }
-}
-
 /// Replaces transformers' `{% generation %}`, which marks text to train on, by a plain condition.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
@@ -235,57 +253,6 @@ fn without_generation_tags(source: &str) -> String {
         rest = &rest[start + length..];
     }
     out + rest
-}
-
-/// Implements `tojson` like Python's `json.dumps`; minijinja's own filter escapes HTML.
-#[expect(clippy::needless_pass_by_value, reason = "a filter takes its arguments by value")]
-fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    // Keys are never sorted and text is never escaped here, whatever these options say.
-    let _: Option<Value> = options.get("ensure_ascii")?;
-    options.assert_all_used()?;
-    let text = match indent {
-        Some(indent) => {
-            let indent = " ".repeat(indent.min(INDENT));
-            written(value, PrettyFormatter::with_indent(indent.as_bytes()))
-        }
-        None => written(value, Spaced),
-    };
-    text.map_err(|_| minijinja::Error::new(ErrorKind::BadSerialization, "tojson failed"))
-}
-
-fn written(value: &Value, formatter: impl Formatter) -> Result<String, serde_json::Error> {
-    let mut out = Vec::new();
-    value.serialize(&mut Serializer::with_formatter(&mut out, formatter))?;
-    String::from_utf8(out).map_err(serde::ser::Error::custom)
-}
-
-/// JSON formatter with a space after each comma and colon.
-struct Spaced;
-
-impl Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + std::io::Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        self.begin_array_value(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        writer: &mut W,
-    ) -> std::io::Result<()> {
-        writer.write_all(b": ")
-    }
 }
 
 #[cfg(test)]

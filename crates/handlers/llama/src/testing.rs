@@ -1,16 +1,18 @@
 //! Readers of a model's text files, for tests with arbitrary bytes; files in formats that `nsbridge
 //! model quantize` does not write; and the means of benchmarks.
 
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use nsbridge_handler::{Model, Result, TextInput};
+use nsbridge_handler::{Error, Model, Result, TextInput};
 
+use crate::config;
 use crate::error::LoadError;
 use crate::kv::{BlockTable, KvCacheManager};
+use crate::limits::FEW_BYTES;
 use crate::network::{Backend, Chunk};
 use crate::sample::{History, Noise, Sampling, Scratch, Wanted};
-use crate::tokenizer::ChatTokenizer;
-use crate::weights;
+use crate::template::ChatTemplate;
+use crate::tokenizer::{self, ChatTokenizer};
 
 pub use crate::quantize::nearest::write_in;
 
@@ -56,7 +58,7 @@ pub fn record_launches(backend: &Backend, recorded: bool) {
 
 /// Returns the name in GGUF files of a tensor named as in transformers.
 pub fn gguf_name(tensor: &str) -> Option<String> {
-    weights::gguf_name(tensor)
+    config::gguf_name(tensor)
 }
 
 /// A model's tokenizer with its chat template.
@@ -91,5 +93,30 @@ impl Tokens {
     /// Returns the bytes that a token stands for; none for special tokens.
     pub fn bytes(&self, token: u32) -> &[u8] {
         self.0.bytes(token)
+    }
+}
+
+/// Chat template of a model.
+#[derive(Debug)]
+pub struct Template(ChatTemplate);
+
+impl Template {
+    /// Reads the template from a model's files.
+    ///
+    /// # Errors
+    ///
+    /// Returns the fatal error with which a worker exits, or an error that there is no template.
+    pub fn read(model: &Model) -> Result<Self> {
+        let template = tokenizer::template(model).map_err(LoadError::fatal)?;
+        template.map(Self).ok_or_else(|| Error::fatal("the model has no chat template"))
+    }
+
+    /// Renders the chat of a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error that the client receives.
+    pub fn render(&self, input: &TextInput, submitted_at: SystemTime) -> Result<String> {
+        self.0.render(&self.0.chat(input)?, submitted_at, FEW_BYTES)
     }
 }

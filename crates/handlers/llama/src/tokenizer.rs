@@ -20,10 +20,43 @@ use crate::detokenize::TokenBytes;
 use crate::error::LoadError;
 use crate::limits::{BYTES_PER_TOKEN, FEW_BYTES};
 use crate::panics::caught;
-use crate::template::{Chat, ChatTemplate};
+use crate::template::{ChatFormats, ChatTemplate};
 
 /// Maximum number of tokens that a message names.
 const SHOWN: usize = 10;
+
+impl ChatFormats {
+    /// Finds the formats of a model.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the tokenizer's files or the chat template cannot be read.
+    pub fn read(model: &Model) -> Result<Self, LoadError> {
+        let template = template(model)?;
+        Ok(template.map_or_else(Self::default, |template| template.formats()))
+    }
+}
+
+/// Reads the chat template of a model alone.
+pub(crate) fn template(model: &Model) -> Result<Option<ChatTemplate>, LoadError> {
+    without_panics(model, || {
+        let Source { config, config_file, .. } = Source::read(model)?;
+        ChatTemplate::read(model, &config, &config_file)
+    })
+}
+
+/// Reads files of a model. A panic of a library is an error.
+fn without_panics<T>(
+    model: &Model,
+    read: impl FnOnce() -> Result<T, LoadError>,
+) -> Result<T, LoadError> {
+    caught(read).unwrap_or_else(|_| {
+        let place = model.place();
+        Err(LoadError::Read(format!(
+            "the tokenizer or the chat template of {place} cannot be read: its library panicked"
+        )))
+    })
+}
 
 /// Tokenizer and chat template of a model.
 #[derive(Debug)]
@@ -37,6 +70,8 @@ pub(crate) struct ChatTokenizer {
     template: Option<ChatTemplate>,
     /// First token of a raw prompt.
     start: Option<u32>,
+    /// Token that the tokenizer's configuration names as the end of a text.
+    end: Option<u32>,
 }
 
 impl ChatTokenizer {
@@ -47,26 +82,29 @@ impl ChatTokenizer {
     ///
     /// Returns an error if a file is missing, malformed or not supported.
     pub(crate) fn read(model: &Model, rows: usize, special: bool) -> Result<Self, LoadError> {
-        caught(|| Self::read_files(model, rows, special)).unwrap_or_else(|_| {
-            let place = model.place();
-            Err(LoadError::Read(format!(
-                "the tokenizer or the chat template of {place} cannot be read: its library panicked"
-            )))
-        })
+        without_panics(model, || Self::read_files(model, rows, special))
     }
 
     fn read_files(model: &Model, rows: usize, special: bool) -> Result<Self, LoadError> {
         let Source { json, config, file, config_file } = Source::read(model)?;
         let tokenizer = Tokenizer::from_bytes(json.to_string());
         let tokenizer = tokenizer.map_err(LoadError::parse(within(model, &file)))?;
+        // The library renumbers added tokens that leave a gap; the model has the numbers of the file.
+        let added = |token: &str| {
+            let added = json["added_tokens"].as_array()?;
+            let id = &added.iter().find(|added| added["content"] == token)?["id"];
+            u32::try_from(id.as_u64()?).ok()
+        };
+        let id = |token: &str| added(token).or_else(|| tokenizer.token_to_id(token));
         let start = config.prompt_start().map(|token| {
             let lacks =
                 || LoadError::Missing(format!("{file} lacks the bos_token of {config_file}"));
-            tokenizer.token_to_id(token).ok_or_else(lacks)
+            id(token).ok_or_else(lacks)
         });
         let bytes = TokenBytes::new(&tokenizer, &json, rows, &file)?;
         Ok(Self {
             start: start.transpose()?,
+            end: config.end().and_then(id),
             cover: Cover::new(&tokenizer, &json, &bytes),
             shield: if special { None } else { Shield::new(&tokenizer) },
             bytes,
@@ -162,6 +200,11 @@ impl ChatTokenizer {
         })
     }
 
+    /// Returns the token that the tokenizer's configuration names as the end of a text.
+    pub(crate) fn end(&self) -> Option<u32> {
+        self.end
+    }
+
     /// Returns the bytes that a token stands for.
     pub(crate) fn bytes(&self, token: u32) -> &[u8] {
         self.bytes.get(token)
@@ -199,7 +242,7 @@ impl ChatTokenizer {
         let template = self.template.as_ref().ok_or_else(|| {
             Error::bad_input("this model has no chat template: give `prompt`, not `messages`")
         })?;
-        let mut chat = Chat::new(input)?;
+        let mut chat = template.chat(input)?;
         let mark = match &self.shield {
             Some(shield) => shield.protect(&mut chat)?,
             None => None,

@@ -18,7 +18,7 @@ use nsbridge_kernels::Format;
 pub(crate) use self::floats8::Floats8;
 #[cfg(feature = "candle")]
 pub(crate) use self::gguf::ggml;
-pub(crate) use self::gguf::{interleaved, name as gguf_name, parted};
+pub(crate) use self::gguf::{interleaved, parted};
 pub(crate) use self::stored::Stored;
 
 /// Part of a tensor that belongs to one rank.
@@ -36,6 +36,9 @@ pub struct Weights {
     scaled: [usize; 2],
     given_up: AtomicBool,
 }
+
+/// Name of the output matrix.
+pub(crate) const LM_HEAD: &str = "lm_head.weight";
 
 impl Weights {
     /// Finds the model's tensors and starts to load them.
@@ -100,12 +103,20 @@ impl Weights {
     fn find_tensor(&self, name: &str) -> Result<&TensorInfo, LoadError> {
         let checkpoint = self.tensors.checkpoint();
         let is_gguf = !checkpoint.metadata().is_empty();
-        let theirs = if is_gguf { gguf::name(name) } else { None };
+        let theirs = if is_gguf { config::gguf_name(name) } else { None };
         let name = theirs.as_deref().unwrap_or(name);
         // A model without an output matrix was saved without the prefix.
         let bare = || checkpoint.find(name.strip_prefix("model.")?);
         let found = checkpoint.find(name).or_else(bare);
-        found.ok_or_else(|| LoadError::Missing(format!("there is no tensor {name}")))
+        found.ok_or_else(|| {
+            let hint = match name {
+                LM_HEAD => {
+                    ": if the output matrix is the embedding, say tie_word_embeddings in config.json"
+                }
+                _ => "",
+            };
+            LoadError::Missing(format!("there is no tensor {name}{hint}"))
+        })
     }
 
     /// Returns the storage format of a tensor.

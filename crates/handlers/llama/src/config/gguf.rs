@@ -2,12 +2,40 @@
 //!
 //! Metadata keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
+use std::collections::HashSet;
+
 use nsbridge_checkpoint::{Checkpoint, GgufValue, Order};
 use serde_json::{Map, Value, json};
 
-use super::{Config, RopeScaling};
+use super::{Config, RopeScaling, gguf_name, tensors};
 use crate::error::LoadError;
 use crate::metadata::{Facts, stop_ids};
+
+/// Tensor with the divisors of the rotary frequencies.
+const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// Keys of an architecture that change what a model computes, with the values that change nothing. This
+/// engine computes no other.
+const NEUTRAL: [(&str, &[f64]); 18] = [
+    ("attention.causal", &[1.0]),
+    ("attention.clamp_kqv", &[0.0]),
+    ("attention.max_alibi_bias", &[0.0]),
+    ("attention.scale", &[0.0]),
+    ("attention.sliding_window_pattern", &[0.0, 1.0]),
+    ("attention.temperature_length", &[0.0]),
+    ("attention.temperature_scale", &[0.0]),
+    ("attn_logit_softcapping", &[0.0]),
+    ("embedding_scale", &[0.0, 1.0]),
+    ("expert_count", &[0.0]),
+    ("expert_used_count", &[0.0]),
+    ("final_logit_softcapping", &[0.0]),
+    ("logit_scale", &[0.0, 1.0]),
+    ("residual_scale", &[0.0, 1.0]),
+    ("rope.scaling.attn_factor", &[1.0]),
+    ("rope.scaling.yarn_attn_factor", &[1.0]),
+    ("rope.scaling.yarn_ext_factor", &[1.0]),
+    ("rope.scaling.yarn_log_multiplier", &[0.0]),
+];
 
 /// Builds the equivalent of a `config.json` from the metadata.
 ///
@@ -100,17 +128,45 @@ fn refuse_what_is_not_done(has: &impl Fn(&str) -> bool, windowed: bool) -> Resul
     Err(LoadError::unsupported("a tensor of the GGUF file", one, supported))
 }
 
-/// Refuses a file whose heads use the rotary embedding only in part.
-pub(super) fn check_turned(checkpoint: &Checkpoint, config: &Config) -> Result<(), LoadError> {
-    let (key, head_dim) =
-        (format!("{}.rope.dimension_count", config.gguf_architecture()), config.head_dim);
-    match checkpoint.metadata().get(&key).and_then(json_of) {
-        Some(turned) if turned != json!(head_dim) => Err(LoadError::unsupported(
-            format!("{key} in the GGUF file"),
-            turned.to_string(),
-            format!("all {head_dim}"),
+/// Refuses a file with a key or a tensor that changes what the model computes and is not read: heads
+/// that use the rotary embedding only in part, or tensors that the architecture does not have.
+pub(super) fn check(checkpoint: &Checkpoint, config: &Config) -> Result<(), LoadError> {
+    let value = |key: &str| {
+        let key = format!("{}.{key}", config.gguf_architecture());
+        let value = checkpoint.metadata().get(&key).and_then(json_of)?;
+        Some((format!("{key} in the GGUF file"), value))
+    };
+    for key in ["rope.dimension_count", "attention.value_length"] {
+        let head_dim = config.head_dim;
+        if let Some((field, found)) = value(key).filter(|(_, found)| *found != json!(head_dim)) {
+            return Err(LoadError::unsupported(
+                field,
+                found.to_string(),
+                format!("all {head_dim}"),
+            ));
+        }
+    }
+    for (key, neutral) in NEUTRAL {
+        let Some((field, found)) = value(key) else { continue };
+        let number = found.as_bool().map(|flag| f64::from(u8::from(flag)));
+        let number = number.or_else(|| found.as_f64());
+        if number.is_some_and(|number| !neutral.contains(&number)) {
+            let supported = match found.is_boolean() {
+                true => (neutral[0] != 0.0).to_string(),
+                false => neutral.iter().map(f64::to_string).collect::<Vec<_>>().join(" or "),
+            };
+            return Err(LoadError::unsupported(field, found.to_string(), supported));
+        }
+    }
+    let known: HashSet<String> = tensors(config).filter_map(|(name, _)| gguf_name(&name)).collect();
+    let is_known = |name: &str| known.contains(name) || name == ROPE_FACTORS;
+    match checkpoint.tensors().iter().find(|tensor| !is_known(&tensor.name)) {
+        Some(tensor) => Err(LoadError::unsupported(
+            "a tensor of the GGUF file",
+            tensor.name.clone(),
+            format!("those of the architecture {} alone", config.gguf_architecture()),
         )),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -125,13 +181,19 @@ fn scaling(value: &impl Fn(&str) -> Option<Value>) -> Option<Value> {
         return None;
     }
     let mut scaling = json!({ "rope_type": kind, "factor": factor });
-    if let Some(original) = value("rope.scaling.original_context_length") {
-        scaling["original_max_position_embeddings"] = original;
+    for (field, key) in [
+        ("original_max_position_embeddings", "rope.scaling.original_context_length"),
+        ("beta_fast", "rope.scaling.yarn_beta_fast"),
+        ("beta_slow", "rope.scaling.yarn_beta_slow"),
+    ] {
+        if let Some(value) = value(key) {
+            scaling[field] = value;
+        }
     }
     Some(scaling)
 }
 
-fn json_of(value: &GgufValue) -> Option<Value> {
+pub(super) fn json_of(value: &GgufValue) -> Option<Value> {
     Some(match value {
         GgufValue::Unsigned(n) => json!(n),
         GgufValue::Signed(n) => json!(n),
@@ -145,16 +207,15 @@ fn json_of(value: &GgufValue) -> Option<Value> {
 /// Reads the divisors of the frequencies, if the file has them. GGUF stores Llama 3's scaling in
 /// this form.
 pub(super) fn rope_factors(checkpoint: &Checkpoint) -> Result<Option<RopeScaling>, LoadError> {
-    const NAME: &str = "rope_freqs.weight";
-    if checkpoint.find(NAME).is_none() {
+    if checkpoint.find(ROPE_FACTORS).is_none() {
         return Ok(None);
     }
-    let weights = checkpoint.load(&Order::of([NAME])).map_err(LoadError::read)?;
-    let factors = weights.tensor(NAME).and_then(|weight| weight.into_vec::<f32>());
+    let weights = checkpoint.load(&Order::of([ROPE_FACTORS])).map_err(LoadError::read)?;
+    let factors = weights.tensor(ROPE_FACTORS).and_then(|weight| weight.into_vec::<f32>());
     let factors = factors.map_err(LoadError::read)?;
     if let Some(wrong) = factors.iter().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
         let found = format!("{wrong} for a pair of dimensions");
-        return Err(LoadError::unsupported(NAME, found, "a number above 0"));
+        return Err(LoadError::unsupported(ROPE_FACTORS, found, "a number above 0"));
     }
     Ok(Some(RopeScaling::Factors { factors }))
 }

@@ -4,6 +4,7 @@ mod frequencies;
 mod parameters;
 
 pub(super) use self::parameters::Parameters;
+pub(crate) use self::parameters::usual_attention_factor;
 
 /// Rotary position embedding (Su et al., arXiv:2104.09864).
 #[derive(Clone, Debug, PartialEq)]

@@ -42,3 +42,34 @@ fn layer(config: &Config, index: usize) -> impl Iterator<Item = (String, Vec<usi
     let named = move |(part, shape)| (format!("model.layers.{index}.{part}"), shape);
     parts.into_iter().flatten().map(named)
 }
+
+/// Returns the GGUF name (`MODEL_TENSORS` in llama.cpp's `gguf-py`) of a tensor named as in
+/// transformers.
+pub(crate) fn gguf_name(tensor: &str) -> Option<String> {
+    let (path, kind) = tensor.rsplit_once('.')?;
+    let Some(layer) = path.strip_prefix("model.layers.") else {
+        let path = match path {
+            "model.embed_tokens" => "token_embd",
+            "model.norm" => "output_norm",
+            "lm_head" => "output",
+            _ => return None,
+        };
+        return Some(format!("{path}.{kind}"));
+    };
+    let (index, part) = layer.split_once('.')?;
+    let part = match part {
+        "input_layernorm" => "attn_norm",
+        "self_attn.q_proj" => "attn_q",
+        "self_attn.k_proj" => "attn_k",
+        "self_attn.v_proj" => "attn_v",
+        "self_attn.o_proj" => "attn_output",
+        "self_attn.q_norm" => "attn_q_norm",
+        "self_attn.k_norm" => "attn_k_norm",
+        "post_attention_layernorm" => "ffn_norm",
+        "mlp.gate_proj" => "ffn_gate",
+        "mlp.up_proj" => "ffn_up",
+        "mlp.down_proj" => "ffn_down",
+        _ => return None,
+    };
+    Some(format!("blk.{index}.{part}.{kind}"))
+}

@@ -5,7 +5,7 @@ use std::fmt;
 
 use llguidance::JsonCompileOptions;
 use llguidance::api::TopLevelGrammar;
-use nsbridge_handler::{Error, JsonSchema, ResponseFormat, Result};
+use nsbridge_handler::{Error, ResponseFormat, Result, ToolCallFormat};
 use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Value, json};
 
@@ -20,6 +20,10 @@ const MOST_CLASSES: usize = 1 << 20;
 
 const SCHEMA: &str = "response_format.json_schema.schema";
 const REGEX: &str = "response_format.regex";
+const TOOLS: &str = "tools";
+
+/// Maximum size of the text before or after a call, in bytes.
+const MAX_TAG_BYTES: usize = 64;
 
 /// Rule that a text must satisfy.
 #[derive(Clone, PartialEq)]
@@ -31,6 +35,61 @@ enum Kind {
     Json(Value),
     /// Text that this expression matches as a whole.
     Regex(String),
+    /// Text with calls.
+    Calls(Calls),
+}
+
+/// Text with calls. The schemas are compact.
+#[derive(Clone, PartialEq)]
+struct Calls {
+    begin: String,
+    end: String,
+    call: Value,
+    otherwise: Option<Value>,
+}
+
+impl Calls {
+    fn of(format: &ToolCallFormat) -> Result<Self> {
+        let ToolCallFormat { begin, end, schema: call, otherwise, .. } = format;
+        if begin.len().max(end.len()) > MAX_TAG_BYTES {
+            let why =
+                format!("`{TOOLS}`: calls must begin and end with {MAX_TAG_BYTES} bytes at most");
+            return Err(Error::bad_input(why));
+        }
+        check(TOOLS, call)?;
+        if let Some(otherwise) = otherwise {
+            check(SCHEMA, otherwise)?;
+        }
+        let (call, otherwise) = (compact(call.clone()), otherwise.clone().map(compact));
+        Ok(Self { begin: begin.clone(), end: end.clone(), call, otherwise })
+    }
+
+    /// Returns the grammar in the parser's dialect of Lark.
+    ///
+    /// A lazy rule ends with the first text that begins a call, so the grammar sees it wherever it stands.
+    fn lark(&self) -> String {
+        let escaped = |text: &str| regex_syntax::escape(text).replace('/', "\\/");
+        let (begin, end) = (escaped(&self.begin), escaped(&self.end));
+        let mut rules = match (&self.otherwise, self.begin.is_empty()) {
+            (None, true) => "start: call | TEXT\nTEXT: /[^{](.|\\n)*/\n".to_owned(),
+            (Some(_), true) => "start: call | text\n".to_owned(),
+            (None, false) => format!(
+                "start: (begin SPACE? call end)* TEXT?\nSPACE: /[ \\n]+/\nbegin[lazy]: /(.|\\n)*{begin}/\n\
+                 TEXT: /(.|\\n)+/ & ~/(.|\\n)*{begin}(.|\\n)*/\n"
+            ),
+            (Some(_), false) => {
+                format!("start: (begin call end)+ | text\nbegin: /[ \\n]*{begin}[ \\n]*/\n")
+            }
+        };
+        if !self.begin.is_empty() {
+            rules.push_str(&format!("end: /[ \\n]*{end}/\n"));
+        }
+        rules.push_str(&format!("call: %json {}\n", self.call));
+        if let Some(otherwise) = &self.otherwise {
+            rules.push_str(&format!("text: %json {otherwise}\n"));
+        }
+        rules
+    }
 }
 
 impl fmt::Debug for Rule {
@@ -39,6 +98,7 @@ impl fmt::Debug for Rule {
         f.write_str(match self.0 {
             Kind::Json(_) => "Json",
             Kind::Regex(_) => "Regex",
+            Kind::Calls(_) => "Calls",
         })
     }
 }
@@ -53,7 +113,13 @@ impl Rule {
         Ok(match format {
             ResponseFormat::Text {} => None,
             ResponseFormat::JsonObject {} => Some(Self::json(json!({ "type": "object" }))),
-            ResponseFormat::JsonSchema { json_schema } => Some(schema(json_schema)?),
+            ResponseFormat::JsonSchema { json_schema } => {
+                check(SCHEMA, &json_schema.schema)?;
+                Some(Self::json(json_schema.schema.clone()))
+            }
+            ResponseFormat::ToolCalls { tool_calls } => {
+                Some(Self(Kind::Calls(Calls::of(tool_calls)?)))
+            }
             ResponseFormat::Regex { regex } => Some(Self(Kind::Regex(expression(regex)?))),
             other => {
                 return Err(Error::bad_input(format!("`response_format` {other:?} is unknown")));
@@ -61,11 +127,8 @@ impl Rule {
         })
     }
 
-    fn json(mut schema: Value) -> Self {
-        // Without whitespace, because an uncertain model would write it up to the length limit.
-        let compact = JsonCompileOptions { whitespace_flexible: false, ..Default::default() };
-        compact.apply_to(&mut schema);
-        Self(Kind::Json(schema))
+    fn json(schema: Value) -> Self {
+        Self(Kind::Json(compact(schema)))
     }
 
     /// Returns the grammar for the parser.
@@ -73,6 +136,7 @@ impl Rule {
         match &self.0 {
             Kind::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
             Kind::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            Kind::Calls(calls) => TopLevelGrammar::from_lark(calls.lark()),
         }
     }
 
@@ -81,6 +145,7 @@ impl Rule {
         let field = match self.0 {
             Kind::Json(_) => SCHEMA,
             Kind::Regex(_) => REGEX,
+            Kind::Calls(_) => TOOLS,
         };
         Error::bad_input(format!("`{field}`: {}", told(why)))
     }
@@ -108,22 +173,31 @@ fn told(why: &str) -> String {
     line.chars().take(300).collect()
 }
 
-fn schema(given: &JsonSchema) -> Result<Rule> {
-    let refuse = |why: String| Err(Error::bad_input(format!("`{SCHEMA}` {why}")));
-    let Some(keywords) = given.schema.as_object() else {
+/// Returns the schema of JSON without whitespace, which an uncertain model would write up to the length
+/// limit.
+fn compact(mut schema: Value) -> Value {
+    let compact = JsonCompileOptions { whitespace_flexible: false, ..Default::default() };
+    compact.apply_to(&mut schema);
+    schema
+}
+
+/// Checks the bounds of a schema. `field` names it in the error.
+fn check(field: &str, schema: &Value) -> Result<()> {
+    let refuse = |why: String| Err(Error::bad_input(format!("`{field}` {why}")));
+    let Some(keywords) = schema.as_object() else {
         return refuse("must be an object".to_owned());
     };
     if keywords.contains_key("x-guidance") {
         return refuse("must not have `x-guidance`".to_owned());
     }
-    let bytes = given.schema.to_string().len();
+    let bytes = schema.to_string().len();
     if bytes > MOST_SCHEMA {
         return refuse(format!("has {bytes} bytes, and {MOST_SCHEMA} are the most"));
     }
-    if let Some(why) = work::too_much(&given.schema) {
+    if let Some(why) = work::too_much(schema) {
         return refuse(why);
     }
-    Ok(Rule::json(given.schema.clone()))
+    Ok(())
 }
 
 /// Returns the expression as its parser prints it: without comments and flags. Anchors at its ends

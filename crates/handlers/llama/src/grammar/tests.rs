@@ -201,6 +201,39 @@ fn masks_of_json_are_those_of_an_automaton() {
     check_masks(&schema(&json!({ "const": "ab\"あ" })), r#""ab\\"あ""#, 4);
 }
 
+fn calls(begin: &str, end: &str, call: &Value, otherwise: Option<&Value>) -> Value {
+    let mut calls = json!({ "begin": begin, "end": end, "schema": call });
+    if let Some(otherwise) = otherwise {
+        calls["otherwise"] = otherwise.clone();
+    }
+    json!({ "type": "tool_calls", "tool_calls": calls })
+}
+
+#[test]
+fn masks_of_calls_are_those_of_an_automaton() {
+    let (one, two) = (json!({ "const": 1 }), json!({ "const": 2 }));
+    let before = "(?:[^a]|a+[^ab])*";
+    let among = format!(r"(?:{before}a+b[ \n]*1[ \n]*c)*{before}a*");
+    check_masks(&calls("ab", "c", &one, None), &among, 200);
+    check_masks(&calls("<", ">", &one, Some(&two)), r"(?:[ \n]*<[ \n]*1[ \n]*>)+|2", 100);
+    check_masks(&calls("/*", "*/", &one, Some(&two)), r"(?:[ \n]*/\*[ \n]*1[ \n]*\*/)+|2", 50);
+    let object = json!({ "type": "object", "additionalProperties": false });
+    check_masks(&calls("", "", &object, None), r"(?s)\{\}|[^{].*", 100);
+    check_masks(&calls("", "", &object, Some(&two)), r"\{\}|2", 20);
+}
+
+#[test]
+fn calls_that_cannot_be_held_to_are_refused_by_their_field() {
+    check_refused(&calls("<", ">", &json!(true), None), &["`tools`", "object"]);
+    let wrong = json!({ "type": "text" });
+    check_refused(&calls("<", ">", &wrong, None), &["`tools`"]);
+    check_refused(
+        &calls("<", ">", &json!({ "const": 1 }), Some(&json!([]))),
+        &["`response_format.json_schema.schema`", "object"],
+    );
+    check_refused(&calls(&"<".repeat(65), ">", &json!({}), None), &["`tools`", "64"]);
+}
+
 #[test]
 fn a_copy_goes_its_own_way() {
     let mut one = grammar(&regex("a[abc]{3}|b1")).unwrap();

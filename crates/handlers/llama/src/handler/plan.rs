@@ -25,7 +25,7 @@ use crate::request::RequestParameters;
 use crate::schedule::Limits;
 use crate::timeout::seconds;
 use crate::tokenizer::ChatTokenizer;
-use crate::weights::Weights;
+use crate::weights::{LM_HEAD, Weights};
 
 /// Model that can be loaded: its options are checked, and it has its place in memory.
 pub(super) struct LoadPlan<'a> {
@@ -67,6 +67,11 @@ impl<'a> LoadPlan<'a> {
             .map_err(|error| LoadError::Worker(format!("in the worker's options, {error}")))?;
         let special = options.special_tokens_in_messages.unwrap_or(false);
         let text = ChatTokenizer::read(files, config.vocab_size, special)?;
+        if let Some(end) = text.end().filter(|end| !config.eos.contains(end)) {
+            // A fine-tune often changes the end of a turn in the tokenizer's configuration alone.
+            tracing::info!(token = end, "the eos_token of tokenizer_config.json ends replies too");
+            config.eos.push(end);
+        }
         if let Some(missing) = text.without_row(config.vocab_size) {
             tracing::warn!("in {}, {missing}", files.place());
         }
@@ -74,6 +79,13 @@ impl<'a> LoadPlan<'a> {
         let ranks = options.tensor_parallel_degree.unwrap_or(1);
         let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
         let checkpoint = Weights::find(files)?;
+        if config.tied && !embeds && checkpoint.find(LM_HEAD).is_some() {
+            tracing::warn!(
+                "in {}, {LM_HEAD} is not used, since config.json says tie_word_embeddings: set it to \
+                 false if the output matrix differs from the embedding",
+                files.place()
+            );
+        }
         let choice = DeviceChoice::new(options);
         let device = choice.open(ranks, checkpoint.tensors())?;
         let kv = options.kv_cache_dtype.unwrap_or(match device.is_exact() {

@@ -101,7 +101,9 @@ fn values(config: &Config, kind: u32, vocabulary: &[(&str, &GgufValue)]) -> Valu
     values.float(&of("rope.freq_base"), config.rope.theta as f32);
     let scaling = match config.rope.scaling {
         RopeScaling::Linear { factor } => Some(("linear", factor, None)),
-        RopeScaling::Yarn { factor, original_context, .. } => {
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, .. } => {
+            values.float(&of("rope.scaling.yarn_beta_fast"), beta_fast as f32);
+            values.float(&of("rope.scaling.yarn_beta_slow"), beta_slow as f32);
             Some(("yarn", factor, Some(original_context)))
         }
         // Other kinds of scaling are stored as a tensor, or there is none.

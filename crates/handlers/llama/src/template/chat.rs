@@ -2,12 +2,18 @@
 
 use std::mem;
 
-use nsbridge_handler::{ChatMessage, Error, Result, TextInput};
+use nsbridge_handler::{ChatMessage, Error, Result, TextInput, ToolCall};
 use serde_json::{Map, Value};
 
-/// Variables that a request cannot set, since the worker sets them.
-const OWN: [&str; 6] =
-    ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "strftime_now"];
+/// Form in which a template takes the calls of earlier messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CallShape {
+    /// True if the content of a message with calls alone is null, which templates tell from an empty
+    /// text.
+    pub(super) null_content: bool,
+    /// True if the arguments of a call are text, not an object.
+    pub(super) text_arguments: bool,
+}
 
 /// Chat as JSON.
 pub(crate) struct Chat {
@@ -26,12 +32,7 @@ impl Chat {
     /// # Errors
     ///
     /// Returns an error that names the first invalid field.
-    pub(crate) fn new(input: &TextInput) -> Result<Self> {
-        if let Some(name) = input.chat_template_kwargs.keys().find(|name| OWN.contains(&&***name)) {
-            return Err(Error::bad_input(format!(
-                "`chat_template_kwargs` must not set `{name}`, which the worker sets"
-            )));
-        }
+    pub(super) fn new(input: &TextInput, calls: CallShape) -> Result<Self> {
         let continues = input.continue_final_message;
         if continues && input.add_generation_prompt == Some(true) {
             return Err(Error::bad_input(
@@ -43,7 +44,7 @@ impl Chat {
             variables.insert("reasoning_effort".to_owned(), effort.as_str().into());
         }
         Ok(Self {
-            messages: input.messages.iter().map(shown).collect(),
+            messages: input.messages.iter().map(|message| shown(message, calls)).collect(),
             tools: input.tools.clone(),
             variables,
             turn: input.add_generation_prompt.unwrap_or(!continues),
@@ -52,9 +53,24 @@ impl Chat {
     }
 
     /// Creates a chat of these messages alone.
-    pub(crate) fn of(messages: &[ChatMessage]) -> Self {
+    pub(super) fn of(messages: &[ChatMessage]) -> Self {
+        Self::in_shape(messages, CallShape::default())
+    }
+
+    /// Creates a conversation with a call and its result.
+    pub(super) fn with_call(calls: CallShape) -> Self {
+        let call = ToolCall::new("call00001", "look", r#"{"at":"sea"}"#);
+        let mut result = ChatMessage::new("tool", "calm");
+        result.tool_call_id = Some("call00001".to_owned());
+        result.name = Some("look".to_owned());
+        let asked = ChatMessage::new("user", "hello");
+        let called = ChatMessage::new("assistant", "").calls(vec![call]);
+        Self::in_shape(&[asked, called, result], calls)
+    }
+
+    fn in_shape(messages: &[ChatMessage], calls: CallShape) -> Self {
         Self {
-            messages: messages.iter().map(shown).collect(),
+            messages: messages.iter().map(|message| shown(message, calls)).collect(),
             tools: Vec::new(),
             variables: Map::new(),
             turn: true,
@@ -122,9 +138,15 @@ fn is_assistant(message: &Value) -> bool {
     message.get("role").and_then(Value::as_str) == Some("assistant")
 }
 
-/// Returns a message as templates expect it: the arguments of calls are objects, not text.
-fn shown(message: &ChatMessage) -> Value {
+/// Returns a message as templates expect it.
+fn shown(message: &ChatMessage, shape: CallShape) -> Value {
     let mut value = serde_json::to_value(message).unwrap_or_default();
+    if shape.null_content && message.content.is_empty() && !message.tool_calls.is_empty() {
+        value["content"] = Value::Null;
+    }
+    if shape.text_arguments {
+        return value;
+    }
     let calls = value.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {
         let arguments = call.pointer_mut("/function/arguments");

@@ -5,7 +5,14 @@ use std::time::{Duration, UNIX_EPOCH};
 use nsbridge_handler::{ChatMessage, Error, TextInput, ToolCall};
 use serde_json::json;
 
-use super::{Chat, ChatTemplate, TokenizerConfig};
+use super::{
+    CallFormat, CallShape, Chat, ChatTemplate, DEFAULT, ReasoningFormat, TOOL_USE, Templates,
+    TokenizerConfig,
+};
+
+fn default(source: &str) -> Templates {
+    [(DEFAULT.to_owned(), source.to_owned())].into()
+}
 
 fn render(source: &str, messages: &[(&str, &str)]) -> Result<String, Error> {
     let config = json!({ "bos_token": { "content": "<s>" }, "eos_token": "</s>" });
@@ -13,7 +20,7 @@ fn render(source: &str, messages: &[(&str, &str)]) -> Result<String, Error> {
     let messages: Vec<ChatMessage> =
         messages.iter().map(|(role, content)| ChatMessage::new(*role, *content)).collect();
     let noon = UNIX_EPOCH + Duration::from_secs(951_782_400);
-    ChatTemplate::new(source, &config).unwrap().render(&Chat::of(&messages), noon, 1000)
+    ChatTemplate::new(&default(source), &config).unwrap().render(&Chat::of(&messages), noon, 1000)
 }
 
 #[track_caller]
@@ -82,24 +89,131 @@ fn a_template_may_refuse_a_chat() {
     assert!(error.to_string().contains("no system"), "{error}");
 }
 
-#[test]
-fn of_several_templates_the_default_is_taken() {
-    let config = json!({ "chat_template": [
-        { "name": "tool_use", "template": "t" }, { "name": "default", "template": "d" }
-    ] });
+/// Renders "Hi" by the templates of a configuration, with a tool or without.
+fn by_name(config: serde_json::Value, has_tool: bool) -> Result<String, String> {
     let config: TokenizerConfig = serde_json::from_value(config).unwrap();
-    assert_eq!(config.chat_template().as_deref(), Some("d"));
+    let template = ChatTemplate::new(&config.templates(), &config).unwrap();
+    let mut input =
+        TextInput { messages: vec![ChatMessage::new("user", "Hi")], ..TextInput::default() };
+    if has_tool {
+        input.tools = vec![json!({ "type": "function", "function": { "name": "f" } })];
+    }
+    let chat = template.chat(&input).unwrap();
+    template.render(&chat, UNIX_EPOCH, 1000).map_err(|error| error.to_string())
+}
+
+#[test]
+fn tools_have_the_template_of_that_name() {
+    let tools =
+        json!({ "name": TOOL_USE, "template": "T{{ tools | length }}{{ messages[0].content }}" });
+    let plain = json!({ "name": DEFAULT, "template": "D{{ messages[0].content }}" });
+    let both = json!({ "chat_template": [plain, tools] });
+    assert_eq!(by_name(both.clone(), false).unwrap(), "DHi");
+    assert_eq!(by_name(both, true).unwrap(), "T1Hi");
+    assert_eq!(by_name(json!({ "chat_template": [plain] }), true).unwrap(), "DHi");
+    let alone = json!({ "chat_template": [tools] });
+    assert_eq!(by_name(alone.clone(), true).unwrap(), "T1Hi");
+    assert!(by_name(alone, false).unwrap_err().contains("with tools alone"));
+}
+
+#[test]
+fn special_tokens_are_texts_or_undefined() {
+    let template = "{{ bos_token }}|{{ pad_token }}|{{ image_token }}|{{ eos_token is defined }}";
+    let config = json!({
+        "chat_template": template, "bos_token": null, "pad_token": { "content": "<pad>" },
+        "extra_special_tokens": { "image_token": "<image>" }
+    });
+    assert_eq!(by_name(config, false).unwrap(), "|<pad>|<image>|False");
+    let mut config: TokenizerConfig =
+        serde_json::from_value(json!({ "eos_token": "</s>" })).unwrap();
+    let map = json!({ "bos_token": "<s>", "eos_token": "<end>", "additional_special_tokens": [] });
+    config.add_special_tokens(map.as_object().unwrap().clone());
+    assert_eq!(json!(config.special()), json!({ "bos_token": "<s>", "eos_token": "</s>" }));
+    let alone: TokenizerConfig =
+        serde_json::from_value(json!({ "bos_token": "<s>", "add_bos_token": null })).unwrap();
+    assert_eq!(alone.prompt_start(), None, "tokenizer.json decides");
+}
+
+#[test]
+fn calls_have_the_form_that_the_template_takes() {
+    let shape = |source: &str| read(source).probed();
+    let each = |body: &str| format!("{{% for m in messages %}}{body}{{% endfor %}}");
+    // A null is told from an empty text by a test, as in DeepSeek's templates.
+    let tested = each("{% if m.content is none %}call{% else %}{{ m.content }}{% endif %}");
+    assert_eq!(shape(&tested), CallShape { null_content: true, text_arguments: false });
+    assert_eq!(shape(&each("{{ m.content }}")), CallShape::default(), "None would be written");
+    assert_eq!(shape(&each("{{ m.content | trim }}")), CallShape::default(), "trim refuses none");
+    let text = each("{% for c in m.tool_calls %}{{ 'a' + c.function.arguments }}{% endfor %}");
+    assert!(shape(&text).text_arguments);
+    let object = each("{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}");
+    assert!(!shape(&object).text_arguments);
+}
+
+#[test]
+fn formats_are_found_from_the_template() {
+    let calls = "{% for m in messages %}{% for call in m.tool_calls %}<tool_call>\n{{ call.function | tojson \
+                 }}\n</tool_call>{% endfor %}{% endfor %}";
+    for (source, expected) in [
+        (calls.to_owned(), (Some(CallFormat::Hermes), None)),
+        (
+            format!("{calls}<think>\n"),
+            (Some(CallFormat::Hermes), Some(ReasoningFormat::ThinkBegun)),
+        ),
+        (
+            "{{ messages[0].content.split('</think>')[-1] }}".to_owned(),
+            (None, Some(ReasoningFormat::Think)),
+        ),
+        ("{{ messages[0].content }}".to_owned(), (None, None)),
+        // A template that refuses the conversation shows nothing.
+        ("{{ raise_exception('no') }}".to_owned(), (None, None)),
+    ] {
+        let template = ChatTemplate::new(&default(&source), &TokenizerConfig::default()).unwrap();
+        let found = template.formats();
+        assert_eq!((found.calls, found.reasoning), expected, "{source}");
+    }
+}
+
+#[test]
+fn tests_filters_and_methods_are_jinja2s() {
+    for (source, expected) in [
+        (
+            "{{ none is iterable }} {{ '' is sequence }} {{ {} is sequence }} {{ x | length }}",
+            "False True True 0",
+        ),
+        ("{{ 'a-b-c'.rsplit('-', 1) | join('+') }} {{ 'ab'.removeprefix('a') }}", "a-b+c b"),
+        (
+            "{{ 'a=b'.partition('=') | join(',') }} {{ 'a=b=c'.rpartition('=') | first }}",
+            "a,=,b a=b",
+        ),
+        (
+            "{{ '7'.zfill(3) }} {{ '-7'.zfill(3) }} {{ 'a'.ljust(3, '.') }} {{ 'ab'.center(5, '*') }}",
+            "007 -07 a.. **ab*",
+        ),
+        (
+            "{{ 'banana'.index('n') }} {{ [3, 4].index(4) }} {{ 'x' | int }} {{ '7' | int }}",
+            "2 1 0 7",
+        ),
+        ("{{ 1e20 }} {{ 0.1 }} {{ 2.0 }} {{ 1e-7 }} {{ 3 }}", "1e+20 0.1 2.0 1e-07 3"),
+        ("{{ 'a b  c' | wordcount }} {{ '<b>x</b>  y' | striptags }}", "3 x y"),
+        (
+            "{{ {'b': 1, 'a': 'é'} | tojson(sort_keys=true, separators=(',', ':'), ensure_ascii=true) }}",
+            "{\"a\":\"\\u00e9\",\"b\":1}",
+        ),
+        ("{{ {'x': 1e-7} | tojson }} {{ [] | tojson(indent=2) }}", "{\"x\": 1e-07} []"),
+    ] {
+        check(source, expected);
+    }
 }
 
 fn read(source: &str) -> ChatTemplate {
-    ChatTemplate::new(source, &TokenizerConfig::default()).unwrap()
+    ChatTemplate::new(&default(source), &TokenizerConfig::default()).unwrap()
 }
 
 /// Found by mutations of GGUF files: the end of a block overlapped its beginning.
 #[test]
 fn a_block_without_content_is_an_error_of_the_template() {
     for source in ["{%}", "a {%}{% generation %}", "{%", "{%%}", "{%}%}"] {
-        let read = ChatTemplate::new(source, &TokenizerConfig::default());
+        let read = ChatTemplate::new(&default(source), &TokenizerConfig::default());
         assert!(read.is_err(), "{source}");
     }
 }
@@ -133,8 +247,9 @@ fn m7_a_template_that_runs_for_ever_for_some_chats_refuses_them() {
 /// Renders the chat of a request by a template.
 fn rendered(source: &str, input: &serde_json::Value) -> Result<String, String> {
     let input: TextInput = serde_json::from_str(&input.to_string()).unwrap();
-    let chat = Chat::new(&input).map_err(|error| error.to_string())?;
-    read(source).render(&chat, UNIX_EPOCH, 1000).map_err(|error| error.to_string())
+    let template = read(source);
+    let chat = template.chat(&input).map_err(|error| error.to_string())?;
+    template.render(&chat, UNIX_EPOCH, 1000).map_err(|error| error.to_string())
 }
 
 #[test]

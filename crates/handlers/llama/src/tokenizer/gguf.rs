@@ -62,7 +62,13 @@ pub(super) fn files(facts: &Facts<'_>) -> Result<Files, LoadError> {
         starts: facts.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(parts.starts),
         stops: facts.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
     };
-    let config = ends.config(template(facts)?);
+    let mut config = ends.config(templates(facts)?);
+    for (field, name) in [("pad_token", "padding"), ("unk_token", "unknown")] {
+        // Only templates use these, so an id beyond the vocabulary is no reason to refuse the file.
+        if let Ok(Some(id)) = special(facts, name, tokens.len()) {
+            config.insert(field.to_owned(), json!(tokens[id as usize].text));
+        }
+    }
     let tokenizer = json!({
         "version": "1.0",
         "truncation": null,
@@ -88,13 +94,13 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    fn config(&self, template: Option<&str>) -> Map<String, Value> {
+    fn config(&self, templates: Vec<Value>) -> Map<String, Value> {
         let text = |end: Option<(u32, &str)>| end.map(|(_, text)| json!(text));
         let fields = [
             ("bos_token", text(self.bos)),
             ("eos_token", text(self.eos)),
             ("add_bos_token", Some(json!(self.starts))),
-            ("chat_template", template.map(|template| json!(template))),
+            ("chat_template", (!templates.is_empty()).then_some(Value::Array(templates))),
         ];
         let known = |(name, value): (&str, Option<Value>)| Some((name.to_owned(), value?));
         fields.into_iter().filter_map(known).collect()
@@ -134,12 +140,22 @@ impl Ends<'_> {
     }
 }
 
-/// Returns the default chat template.
-fn template<'a>(facts: &Facts<'a>) -> Result<Option<&'a str>, LoadError> {
-    match facts.text(TEMPLATE)? {
-        Some(template) => Ok(Some(template)),
-        None => facts.text(&format!("{TEMPLATE}.default")),
+/// Returns the chat templates, in the form of `tokenizer_config.json`.
+fn templates(facts: &Facts<'_>) -> Result<Vec<Value>, LoadError> {
+    let mut templates = Vec::new();
+    for (name, key) in [
+        ("default", TEMPLATE.to_owned()),
+        ("default", format!("{TEMPLATE}.default")),
+        ("tool_use", format!("{TEMPLATE}.tool_use")),
+    ] {
+        if templates.iter().any(|known: &Value| known["name"] == name) {
+            continue;
+        }
+        if let Some(template) = facts.text(&key)? {
+            templates.push(json!({ "name": name, "template": template }));
+        }
     }
+    Ok(templates)
 }
 
 /// Returns the tokens that are found in a text before it is split.

@@ -5,13 +5,14 @@ use nsbridge_handler::{Model, quote};
 use serde_json::{Map, Value};
 
 use super::gguf;
-use crate::config::{find_json, read_json, within};
+use crate::config::{find_json, within};
 use crate::error::LoadError;
 use crate::metadata::Facts;
 use crate::template::TokenizerConfig;
 
 const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
+const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 
 /// Contents of a `tokenizer.json` and a `tokenizer_config.json`, with the files they come from.
 #[derive(Debug)]
@@ -34,7 +35,9 @@ impl Source {
     /// Returns an error if a file is malformed, or if the model has no vocabulary.
     pub(super) fn read(model: &Model) -> Result<Self, LoadError> {
         if let Some(json) = find_json(model, FILE)? {
-            let config = find_json(model, CONFIG)?.unwrap_or_default();
+            let config: Option<TokenizerConfig> = find_json(model, CONFIG)?;
+            let mut config = config.unwrap_or_default();
+            config.add_special_tokens(find_json(model, SPECIAL_TOKENS)?.unwrap_or_default());
             return Ok(Self {
                 json,
                 config,
@@ -43,11 +46,11 @@ impl Source {
             });
         }
         let Some(gguf) = model.files().find(|path| path.ends_with(".gguf")) else {
-            // This call returns the error that the file is missing.
-            return Err(match read_json::<Value>(model, FILE) {
-                Err(error) => error,
-                Ok(_) => LoadError::Missing(format!("{} has no {FILE}", model.place())),
-            });
+            return Err(LoadError::Missing(format!(
+                "the model in {} has no {FILE}: load its tokenizer with transformers' AutoTokenizer, \
+                 and write the file with save_pretrained",
+                model.place()
+            )));
         };
         let checkpoint = Checkpoint::open(model).map_err(LoadError::read)?;
         let Some(facts) = Facts::of(&checkpoint) else {

@@ -1,40 +1,9 @@
-//! Tensor names, row order and dtypes of GGUF files.
+//! Row order and dtypes of GGUF files.
 
 #[cfg(feature = "candle")]
 use candle_core::quantized::GgmlDType;
 #[cfg(feature = "candle")]
 use nsbridge_checkpoint::Dtype;
-
-/// Returns the GGUF name (`MODEL_TENSORS` in llama.cpp's `gguf-py`) of a tensor named as in
-/// transformers.
-pub(crate) fn name(tensor: &str) -> Option<String> {
-    let (path, kind) = tensor.rsplit_once('.')?;
-    let Some(layer) = path.strip_prefix("model.layers.") else {
-        let path = match path {
-            "model.embed_tokens" => "token_embd",
-            "model.norm" => "output_norm",
-            "lm_head" => "output",
-            _ => return None,
-        };
-        return Some(format!("{path}.{kind}"));
-    };
-    let (index, part) = layer.split_once('.')?;
-    let part = match part {
-        "input_layernorm" => "attn_norm",
-        "self_attn.q_proj" => "attn_q",
-        "self_attn.k_proj" => "attn_k",
-        "self_attn.v_proj" => "attn_v",
-        "self_attn.o_proj" => "attn_output",
-        "self_attn.q_norm" => "attn_q_norm",
-        "self_attn.k_norm" => "attn_k_norm",
-        "post_attention_layernorm" => "ffn_norm",
-        "mlp.gate_proj" => "ffn_gate",
-        "mlp.up_proj" => "ffn_up",
-        "mlp.down_proj" => "ffn_down",
-        _ => return None,
-    };
-    Some(format!("blk.{index}.{part}.{kind}"))
-}
 
 /// Returns the row in a GGUF file of architecture `llama` for a query or key row of transformers.
 /// ggml rotates neighboring dimensions of a head, so the two halves of a head are interleaved.

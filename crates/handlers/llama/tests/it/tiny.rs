@@ -90,7 +90,16 @@ impl Tiny {
 
     /// Creates a model whose replies only end at the length limit.
     pub(crate) fn endless() -> Self {
-        Self::new().with("generation_config.json", &json!({ "eos_token_id": [] }))
+        Self::new().without_end()
+    }
+
+    /// Removes the end tokens.
+    pub(crate) fn without_end(self) -> Self {
+        let path = self.dir.path().join("tokenizer_config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        config.as_object_mut().unwrap().remove("eos_token");
+        self.with("tokenizer_config.json", &config)
+            .with("generation_config.json", &json!({ "eos_token_id": [] }))
     }
 
     /// Replaces a file of the model.
@@ -200,7 +209,7 @@ fn write_vocabulary(dir: &Path, pieces: &[&[u8]]) {
                    "continuing_subword_prefix": null, "end_of_word_suffix": null }
     });
     std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    let config = json!({ "bos_token": "<s>", "eos_token": "</s>", "chat_template":
+    let config = json!({ "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": true, "chat_template":
         "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}" });
     std::fs::write(dir.join("tokenizer_config.json"), config.to_string()).unwrap();
 }

@@ -90,7 +90,7 @@ impl Parameters<'_> {
         let mscales = self.number_or_0("mscale")?.zip(self.number_or_0("mscale_all_dim")?);
         let inferred = match mscales {
             Some((one, all)) => magnitude(factor, one) / magnitude(factor, all),
-            None => magnitude(factor, 1.0),
+            None => usual_attention_factor(factor),
         };
         let truncate = match self.fields.get("truncate") {
             None => true,
@@ -134,6 +134,11 @@ impl Parameters<'_> {
             LoadError::Missing(format!("{name}.{field} in {FILE} must be a number above 0"))
         })
     }
+}
+
+/// Returns the attention factor of a scaled context where a configuration names none.
+pub(crate) fn usual_attention_factor(factor: f64) -> f64 {
+    magnitude(factor, 1.0)
 }
 
 /// Returns the attention factor of a scaled context (`get_mscale`).

@@ -153,7 +153,7 @@ fn l3_messages_with_every_mark_are_refused() {
 #[test]
 fn l3_a_prompt_may_have_special_tokens() {
     let input = TextInput { prompt: Some("<|eot_id|>".to_owned()), ..TextInput::default() };
-    assert_eq!(text(LLAMA_3, false).prompt(&input, UNIX_EPOCH, 1000).unwrap(), [FIRST, FIRST + 3]);
+    assert_eq!(text(LLAMA_3, false).prompt(&input, UNIX_EPOCH, 1000).unwrap(), [FIRST + 3]);
 }
 
 /// Template that shows tools, calls, variables and all fields of messages.
