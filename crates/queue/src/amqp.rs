@@ -117,9 +117,9 @@ impl AmqpBroker {
         if let Some(known) = self.counts_acquired.get() {
             return *known;
         }
-        let (uri, limit) = (self.address.uri(), self.timing.version_limit);
+        let (uri, tls, limit) = (self.address.uri(), self.address.tls(), self.timing.version_limit);
         let asking =
-            async move { tokio::time::timeout(limit, version::counts_acquired(&uri)).await };
+            async move { tokio::time::timeout(limit, version::counts_acquired(&uri, &tls)).await };
         match self.io.run(asking).await {
             Ok(Ok(Ok(knows))) => *self.counts_acquired.get_or_init(|| knows),
             _ => false,
@@ -128,11 +128,12 @@ impl AmqpBroker {
 
     async fn open(&self, name: &str) -> Result<(lapin::Connection, Arc<Bodies>)> {
         let (uri, properties) = (self.address.uri(), Self::properties(name));
+        let tls = self.address.tls().read().map_err(|error| fault::unread(&self.address, error))?;
         let limit = self.timing.connect_limit;
         // lapin binds itself to the runtime that it is called on, so it is called on the I/O
         // thread's runtime.
         let opening = async move {
-            tokio::time::timeout(limit, frame_filter::connect(uri, properties)).await
+            tokio::time::timeout(limit, frame_filter::connect(uri, tls, properties)).await
         };
         let opened = self.io.run(opening).await?;
         match opened {

@@ -11,7 +11,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// use nsbridge_queue::Error;
 ///
 /// assert!(Error::Lost { reason: "the broker restarted".to_owned() }.is_retryable());
-/// assert!(!Error::Address { address: "localhost".to_owned() }.is_retryable());
+/// let (address, reason) = ("localhost".to_owned(), "it has no scheme".to_owned());
+/// assert!(!Error::Address { address, reason }.is_retryable());
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -43,10 +44,12 @@ pub enum Error {
         reason: String,
     },
     /// Address of the broker that cannot be parsed.
-    #[error("`{address}` is not the address of a broker: use amqps://user:password@host/%2f")]
+    #[error("`{address}` is not the address of a broker: {reason}")]
     Address {
         /// Address, with everything removed that may be a password.
         address: String,
+        /// Reason, and what to write.
+        reason: String,
     },
     /// Address of another machine without TLS.
     #[error(

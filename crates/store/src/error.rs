@@ -39,7 +39,7 @@ pub enum StoreError {
     Denied {
         /// Address of the object.
         object: String,
-        /// Error code of the store.
+        /// Error code of the store, and its message.
         code: String,
     },
     /// The store does not answer.

@@ -21,6 +21,15 @@ pub struct BrokerConfig {
     pub url: Option<String>,
     /// File that holds the URL, for passwords that must not be in the configuration.
     pub url_file: Option<PathBuf>,
+    /// PEM file with the certificates of authorities that the broker's certificate may come from, beside
+    /// those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// PEM file with this client's certificate, for brokers that ask for one.
+    pub cert_file: Option<PathBuf>,
+    /// PEM file with the key of this client's certificate.
+    pub key_file: Option<PathBuf>,
+    /// SASL mechanism: `plain`, or `external` where the client's certificate is the login.
+    pub auth_mechanism: Option<String>,
 }
 
 impl std::fmt::Debug for BrokerConfig {
@@ -33,12 +42,12 @@ impl std::fmt::Debug for BrokerConfig {
 impl BrokerConfig {
     /// Creates the address of a broker from its URL.
     pub fn from_url(url: impl Into<String>) -> Self {
-        Self { url: Some(url.into()), url_file: None }
+        Self { url: Some(url.into()), ..Self::default() }
     }
 
     /// Creates the address of a broker whose URL is in a file.
     pub fn from_url_file(path: impl Into<PathBuf>) -> Self {
-        Self { url: None, url_file: Some(path.into()) }
+        Self { url_file: Some(path.into()), ..Self::default() }
     }
 
     /// Checks that the section has exactly one of its fields.
@@ -53,13 +62,34 @@ impl BrokerConfig {
         }
     }
 
-    /// Returns the broker's URL, from the configuration or from the file it names.
+    /// Returns the broker's URL, from the configuration or from the file it names. The other fields are
+    /// parameters of it.
     ///
     /// # Errors
     ///
     /// Returns an error if there is no URL, or if the file cannot be read or is open to other
     /// users. The message is one sentence that names the file.
     pub fn read_url(&self) -> Result<String, ConfigError> {
+        let mut url = self.read_bare_url()?;
+        let Self { ca_file, cert_file, key_file, auth_mechanism, .. } = self;
+        let path =
+            |file: &Option<PathBuf>| file.as_ref().map(|path| path.to_string_lossy().into_owned());
+        for (name, value) in [
+            ("cacertfile", path(ca_file)),
+            ("certfile", path(cert_file)),
+            ("keyfile", path(key_file)),
+            ("auth_mechanism", auth_mechanism.clone()),
+        ] {
+            let Some(value) = value else { continue };
+            url.push(if url.contains('?') { '&' } else { '?' });
+            url.push_str(name);
+            url.push('=');
+            value.bytes().for_each(|byte| push_encoded(&mut url, byte));
+        }
+        Ok(url)
+    }
+
+    fn read_bare_url(&self) -> Result<String, ConfigError> {
         let Some(path) = &self.url_file else {
             let missing = || ConfigError::new("[broker] has neither url nor url_file");
             return self.url.clone().ok_or_else(missing);
@@ -79,12 +109,25 @@ impl BrokerConfig {
         }
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(failed)?;
-        Ok(text.trim().to_owned())
+        // Editors of Windows write a byte order mark.
+        Ok(text.trim_start_matches('\u{feff}').trim().to_owned())
     }
 
-    /// Makes the path of the file relative to a folder.
+    /// Makes the paths of the files relative to a folder.
     pub fn resolve(&mut self, folder: &Path) {
-        self.url_file.iter_mut().for_each(|path| *path = folder.join(&*path));
+        let Self { url_file, ca_file, cert_file, key_file, .. } = self;
+        for path in [url_file, ca_file, cert_file, key_file].into_iter().flatten() {
+            *path = folder.join(&*path);
+        }
+    }
+}
+
+/// Appends a byte of a parameter's value, percent-encoded if it is not plain.
+fn push_encoded(url: &mut String, byte: u8) {
+    if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+        url.push(char::from(byte));
+    } else {
+        url.push_str(&format!("%{byte:02X}"));
     }
 }
 

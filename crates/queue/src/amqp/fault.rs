@@ -20,7 +20,20 @@ pub(super) fn connecting(address: &Address, error: lapin::Error) -> Error {
     if refused_login(&error) {
         return Error::Denied { address, source: Box::new(error) };
     }
+    if words(&error).contains("UnknownIssuer") {
+        let source = format!(
+            "{}: name the certificate of its authority, by `ca_file` of [broker] or by `cacertfile` in the \
+             address",
+            words(&error)
+        );
+        return Error::Unreachable { address, source: source.into() };
+    }
     Error::Unreachable { address, source: Box::new(error) }
+}
+
+/// Creates the error of a connection attempt whose files could not be read.
+pub(super) fn unread(address: &Address, error: std::io::Error) -> Error {
+    Error::Unreachable { address: address.to_string(), source: Box::new(error) }
 }
 
 /// Creates the error of a connection attempt without an answer.

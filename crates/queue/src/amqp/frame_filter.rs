@@ -26,7 +26,7 @@ use async_rs::traits::{Executor, Reactor, RuntimeKit};
 use async_rs::util::Task;
 use async_rs::{Runtime, Tokio};
 use futures_util::{AsyncRead, AsyncWrite, Stream, TryFutureExt};
-use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream};
+use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, OwnedTLSConfig};
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties};
 
@@ -41,6 +41,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Opens a connection that the current runtime serves.
 pub(super) async fn connect(
     uri: AMQPUri,
+    tls: OwnedTLSConfig,
     properties: ConnectionProperties,
 ) -> lapin::Result<(Connection, Arc<Bodies>)> {
     let bodies = Arc::new(Bodies::default());
@@ -49,7 +50,7 @@ pub(super) async fn connect(
     let tokio = Runtime::new(tokio);
     let watched = Arc::clone(&bodies);
     let connect = async move |uri: AMQPUri, _| {
-        let stream = uri.connect_async(&tokio).await?;
+        let stream = uri.connect_with_config_async(tls.as_ref(), &tokio).await?;
         Ok(AsyncTcpStream::Plain(Filtered::new(stream, Arc::clone(&watched))))
     };
     let connection = Connection::connector(uri, runtime, connect, properties).await?;

@@ -9,6 +9,8 @@ use futures_util::{AsyncReadExt, AsyncWriteExt};
 use lapin::tcp::AMQPUriTcpExt;
 use lapin::uri::AMQPUri;
 
+use super::address::TlsFiles;
+
 /// First RabbitMQ version that counts nacks in `x-acquired-count` and nowhere else.
 const COUNTS_ACQUIRED: (u32, u32) = (4, 3);
 
@@ -22,14 +24,15 @@ const KEY: &[u8] = b"\x07versionS";
 const MOST_BYTES: u64 = 64 << 10;
 
 /// Returns true if the broker at `uri` sets `x-acquired-count` itself.
-pub(super) async fn counts_acquired(uri: &AMQPUri) -> io::Result<bool> {
-    let version = version(&first_frame(uri).await?);
+pub(super) async fn counts_acquired(uri: &AMQPUri, tls: &TlsFiles) -> io::Result<bool> {
+    let version = version(&first_frame(uri, tls).await?);
     Ok(version.is_some_and(|version| version >= COUNTS_ACQUIRED))
 }
 
-async fn first_frame(uri: &AMQPUri) -> io::Result<Vec<u8>> {
+async fn first_frame(uri: &AMQPUri, tls: &TlsFiles) -> io::Result<Vec<u8>> {
     let runtime = lapin::runtime::default_runtime().map_err(io::Error::other)?;
-    let mut stream = uri.connect_async(&runtime).await?;
+    let tls = tls.read()?;
+    let mut stream = uri.connect_with_config_async(tls.as_ref(), &runtime).await?;
     stream.write_all(GREETING).await?;
     stream.flush().await?;
     let mut head = [0; 7];
@@ -61,7 +64,7 @@ mod tests {
     #[tokio::test]
     async fn a_real_broker_tells_its_version() {
         let uri = nsbridge_testkit::amqp_url().parse().unwrap();
-        let frame = first_frame(&uri).await.unwrap();
+        let frame = first_frame(&uri, &TlsFiles::default()).await.unwrap();
         assert!(version(&frame).is_some_and(|version| version >= (3, 8)), "{:?}", version(&frame));
     }
 

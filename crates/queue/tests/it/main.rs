@@ -6,3 +6,4 @@ mod amqp;
 mod conformance;
 mod memory;
 mod reconnect;
+mod tls;

@@ -37,6 +37,9 @@ const SLOWEST_UPLOAD: u64 = 50_000;
 /// Maximum number of keys of a page.
 const PAGE: i32 = 1000;
 
+/// Maximum number of characters of a message that is shown.
+const MAX_MESSAGE_CHARS: usize = 300;
+
 /// Maximum number of objects of a model.
 const MOST_OBJECTS: usize = 100_000;
 
@@ -390,7 +393,13 @@ where
         (412 | 416, _) => StoreError::Changed { object }.into(),
         // These succeed with fresh credentials if the old ones had expired.
         (_, code) if PASSING.contains(&code) => Fault::passing(format!("{status} {code}")),
-        (401 | 403, _) => StoreError::Denied { object, code: code.to_owned() }.into(),
+        (401 | 403, _) => {
+            let code = match answer.err().message() {
+                Some(said) => format!("{code}: {}", one_line(said)),
+                None => code.to_owned(),
+            };
+            StoreError::Denied { object, code }.into()
+        }
         (301, _) | (_, "PermanentRedirect" | "AuthorizationHeaderMalformed") => {
             let why = "the bucket is in another region: set `region`, --region or AWS_REGION";
             StoreError::unusable(object, why).into()
@@ -401,6 +410,12 @@ where
         (408 | 429 | 500.., _) => Fault::passing(format!("{status} {code}")),
         _ => StoreError::unusable(object, format!("the store says {status} {code}")).into(),
     }
+}
+
+/// Returns a message of the store as one line of bounded length.
+fn one_line(said: &str) -> String {
+    let words: Vec<&str> = said.split(|c: char| c.is_whitespace() || c.is_control()).collect();
+    words.join(" ").trim().chars().take(MAX_MESSAGE_CHARS).collect()
 }
 
 /// Returns true if the request was not sent because there are no credentials.

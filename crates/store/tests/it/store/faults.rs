@@ -96,7 +96,8 @@ async fn what_passes_is_mended() {
 async fn what_lasts_is_told_in_one_sentence() {
     let fixture = Fixture::new().await;
     check_refused(&fixture, on_large(Fault::Flip(20_000_000)), "chunk 1 of").await;
-    check_refused(&fixture, on_large(Fault::Refuse(403, "AccessDenied")), "AccessDenied").await;
+    let denied = on_large(Fault::Refuse(403, "AccessDenied"));
+    check_refused(&fixture, denied, "AccessDenied: This is a fault that was asked for.").await;
     check_refused(&fixture, on_large(Fault::Refuse(404, "NoSuchKey")), "there is no").await;
     check_refused(&fixture, on_large(Fault::SLOW_DOWN), "no byte of it came").await;
     check_refused(&fixture, on_large(Fault::IgnoreRange), "the range was ignored").await;

@@ -1,0 +1,104 @@
+//! Connections over TLS, to a RabbitMQ whose certificate authority is private and which asks clients for
+//! certificates.
+
+use std::fs;
+use std::net::TcpListener;
+
+use nsbridge_queue::{AmqpBroker, Broker, Error};
+use nsbridge_testkit::Rabbit;
+use nsbridge_testkit::rabbit::Config;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tempfile::TempDir;
+
+/// User of the broker that the client's certificate names.
+const USER: &str = "tale-worker";
+
+/// Broker with TLS, and the files of its clients.
+struct Place {
+    _rabbit: Rabbit,
+    port: u16,
+    files: TempDir,
+}
+
+impl Place {
+    fn start() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let issue = |name: &str| {
+            let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+            params.distinguished_name.push(DnType::CommonName, name);
+            let key = KeyPair::generate().unwrap();
+            (params.signed_by(&key, &authority).unwrap(), key)
+        };
+        let (server, server_key) = issue("localhost");
+        let (client, client_key) = issue(USER);
+        let files = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| fs::write(files.path().join(name), text).unwrap();
+        write("ca.pem", authority.pem());
+        write("client.pem", client.pem());
+        write("client.key", client_key.serialize_pem());
+
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // The node may see another file system, so it is given bytes and no files.
+        let advanced = format!(
+            "[{{rabbit, [{{ssl_listeners, [{{\"127.0.0.1\", {port}}}]}}, {{ssl_cert_login_from, common_name}}, \
+             {{auth_mechanisms, ['EXTERNAL', 'PLAIN']}}, {{ssl_options, [{{cacerts, [{}]}}, {{cert, {}}}, \
+             {{key, {{'PrivateKeyInfo', {}}}}}, {{verify, verify_peer}}, {{fail_if_no_peer_cert, true}}]}}]}}].",
+            erlang(authority.der()),
+            erlang(server.der()),
+            erlang(&server_key.serialize_der())
+        );
+        let plugins = vec!["rabbitmq_auth_mechanism_ssl".to_owned()];
+        let config = Config { advanced: Some(advanced), plugins, ..Config::default() };
+        let rabbit = Rabbit::with(&config).unwrap();
+        rabbit.ctl(&["add_user", USER, "unused"]).unwrap();
+        rabbit.ctl(&["set_permissions", "-p", "/", USER, ".*", ".*", ".*"]).unwrap();
+        Self { _rabbit: rabbit, port, files }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.files.path().join(name).display().to_string()
+    }
+
+    async fn connect(&self, login: &str, parameters: &str) -> Result<(), Error> {
+        let url = format!("amqps://{login}localhost:{}/%2f?{parameters}", self.port);
+        AmqpBroker::new(&url)?.connect("tls").await.map(drop)
+    }
+}
+
+/// Returns bytes as an Erlang term.
+fn erlang(bytes: &[u8]) -> String {
+    let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
+    format!("<<{}>>", bytes.join(","))
+}
+
+#[tokio::test]
+async fn a_broker_of_a_private_authority_is_reached_with_certificates_alone() {
+    let place = Place::start();
+    let ca = format!("cacertfile={}", place.file("ca.pem"));
+    let client =
+        format!("certfile={}&keyfile={}", place.file("client.pem"), place.file("client.key"));
+
+    // The certificate is the login.
+    place.connect("", &format!("{ca}&{client}&auth_mechanism=external")).await.unwrap();
+    place.connect("guest:guest@", &format!("{ca}&{client}")).await.unwrap();
+
+    let unknown = place.connect("guest:guest@", &client).await.unwrap_err();
+    let said = nsbridge_base::chain(&unknown);
+    assert!(said.contains("UnknownIssuer") && said.contains("`ca_file` of [broker]"), "{said}");
+
+    let anonymous = place.connect("guest:guest@", &ca).await.unwrap_err();
+    assert!(anonymous.is_retryable(), "{anonymous:?}");
+
+    // A renewed certificate is read for the next connection; a file that is gone is named.
+    let url = format!("amqps://localhost:{}/%2f?{ca}&{client}&auth_mechanism=external", place.port);
+    let broker = AmqpBroker::new(&url).unwrap();
+    let key = place.file("client.key");
+    let good = fs::read(&key).unwrap();
+    fs::remove_file(&key).unwrap();
+    let gone = broker.connect("tls").await.map(drop).unwrap_err();
+    assert!(nsbridge_base::chain(&gone).contains("client.key"), "{gone:?}");
+    fs::write(&key, good).unwrap();
+    broker.connect("tls").await.unwrap();
+}
