@@ -295,17 +295,41 @@ impl Config {
             ConfigError::new(format!("cannot read the configuration {shown}: {error}{hint}"))
         };
         let file = ConfigFile::read(path).map_err(failed)?;
-        let mut environment = Environment::new(environment);
-        let keyring = environment.take(KEYRING_JSON);
-        let mut config: Self = nsbridge_base::config::parse(file.text(), &environment)
+        let mut config = Self::parse(file.text(), environment)
             .map_err(|what| ConfigError::new(format!("{shown}: {what}")))?;
-        if keyring.is_some() {
-            config.keys.keyring_json = keyring;
-        }
         config.exposed = file.exposed(&[("keys", "keyring_json")]);
         config.resolve(path.parent().unwrap_or(Path::new(".")));
         path.clone_into(&mut config.file);
         config.validate()?;
+        Ok(config)
+    }
+
+    /// Reads the text of a configuration as [`read`](Self::read) reads a file. Relative paths are
+    /// relative to the current folder.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`read`](Self::read) does.
+    pub fn from_text(
+        text: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let mut config = Self::parse(text, environment)?;
+        config.resolve(Path::new("."));
+        config.validate()?;
+        Ok(config)
+    }
+
+    fn parse(
+        text: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let mut environment = Environment::new(environment);
+        let keyring = environment.take(KEYRING_JSON);
+        let mut config: Self = nsbridge_base::config::parse(text, &environment)?;
+        if keyring.is_some() {
+            config.keys.keyring_json = keyring;
+        }
         Ok(config)
     }
 

@@ -1,7 +1,7 @@
 //! Entry point of a worker's own binary: command line, signals, logs and exit code.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +29,7 @@ use crate::observability::metrics::Metrics;
 use crate::platform::{EcsAddresses, Platform};
 use crate::worker::{Worker, WorkerBuilder};
 
-const USAGE: &str = "\
-Usage: worker [--config worker.toml]
+const USAGE: &str = "[--config worker.toml]
 
 Takes requests from a model's queue and answers them. Each field of the configuration can be set
 by NSBRIDGE_<SECTION>__<FIELD> in the environment too.
@@ -56,14 +55,19 @@ pub fn serve_async<H: AsyncHandler>() -> ExitCode {
 }
 
 fn serve_any<H: Servable<K>, K>() -> ExitCode {
+    let program = program_name();
     let path = match read_arguments(std::env::args().skip(1)) {
-        Ok(Some(path)) => path,
-        Ok(None) => {
-            say(USAGE);
+        Ok(CommandLine::Serve { config }) => config,
+        Ok(CommandLine::Help) => {
+            say(&format!("Usage: {program} {USAGE}"));
+            return ExitCode::SUCCESS;
+        }
+        Ok(CommandLine::Version) => {
+            say(&format!("{program}, a worker of nsbridge {}\n", env!("CARGO_PKG_VERSION")));
             return ExitCode::SUCCESS;
         }
         Err(wrong) => {
-            say(&format!("error: {wrong}\n\n{USAGE}"));
+            say(&format!("error: {wrong}\n\nUsage: {program} {USAGE}"));
             return ExitCode::from(2);
         }
     };
@@ -109,6 +113,9 @@ fn run_any<H: Servable<K>, K>(config: Config) -> Result<(), Error> {
     }
     if let Some(exposed) = &config.exposed {
         tracing::warn!("{exposed}");
+    }
+    if config.worker.show_errors {
+        tracing::warn!("[worker] show_errors is set: the log may quote prompts");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("nsbridge")
@@ -198,7 +205,11 @@ fn builder(
 ) -> Result<WorkerBuilder, Error> {
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     let builder = Worker::builder(config.worker.model.clone(), broker, keys);
-    let builder = builder.name(name(config)).reply(config.reply.clone()).bulk(config.worker.bulk);
+    let builder = builder
+        .name(name(config))
+        .reply(config.reply.clone())
+        .bulk(config.worker.bulk)
+        .show_errors(config.worker.show_errors);
     let builder = builder.timing(config.timing.clone());
     Ok(builder.drain(drain).observability(observability))
 }
@@ -266,11 +277,26 @@ pub fn flush_log() {
     stderr_log().flush_within(LAST_WORDS_LIMIT);
 }
 
-fn read_arguments(mut args: impl Iterator<Item = String>) -> Result<Option<PathBuf>, String> {
+/// Returns the name under which this process was started, without its folder.
+fn program_name() -> String {
+    let program = std::env::args().next().unwrap_or_default();
+    let name = Path::new(&program).file_name().map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| "worker".to_owned())
+}
+
+/// What the command line of a worker binary asks for.
+enum CommandLine {
+    Serve { config: PathBuf },
+    Help,
+    Version,
+}
+
+fn read_arguments(mut args: impl Iterator<Item = String>) -> Result<CommandLine, String> {
     let mut path = PathBuf::from("worker.toml");
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--help" | "-h" => return Ok(None),
+            "--help" | "-h" => return Ok(CommandLine::Help),
+            "--version" | "-V" => return Ok(CommandLine::Version),
             "--config" => path = args.next().ok_or("--config needs a file")?.into(),
             other => match other.strip_prefix("--config=") {
                 Some(file) => path = file.into(),
@@ -278,7 +304,7 @@ fn read_arguments(mut args: impl Iterator<Item = String>) -> Result<Option<PathB
             },
         }
     }
-    Ok(Some(path))
+    Ok(CommandLine::Serve { config: path })
 }
 
 /// Writes the last words of the process to stderr, behind the log. Waits a second at most, because

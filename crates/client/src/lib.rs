@@ -120,7 +120,8 @@ pub use nsbridge_protocol::{
     AttemptNo, ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText,
     EncodingFormat, ErrorCode, Fingerprint, FinishReason, JsonSchema, JudgeInput, JudgeLabel,
     JudgeScores, KeyId, ModelName, Priority, ReplayKey, RequestId, ResponseFormat, Revision,
-    Summary, Tenant, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, TraceParent, Usage,
+    Summary, Tenant, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, ToolCallFormat,
+    TraceParent, Usage,
 };
 #[doc(no_inline)]
 pub use nsbridge_queue::{AmqpBroker, Backoff, Broker, MemoryBroker, Timing as QueueTiming};

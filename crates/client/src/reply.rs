@@ -114,6 +114,11 @@ impl<O: DeserializeOwned> Reply<O> {
         self.progress().sealed
     }
 
+    /// Returns the time since the last frame of a worker, heartbeats included.
+    pub fn silence(&self) -> Duration {
+        self.entry.lock().heard().elapsed()
+    }
+
     /// Returns the revision of the model that produced the pieces so far; before the first piece,
     /// that of the stream that opened last. `None` before a worker has opened the request, or if
     /// its worker knows no revision.

@@ -12,8 +12,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// request.
 ///
 /// Like `anyhow::Error` this type does not implement [`std::error::Error`], so that `?` turns any
-/// error into [`Error::Failed`]. [`Retryable::retryable`] makes it [`Error::Retry`] instead. Errors that
-/// are already boxed go through [`Error::failed`] and [`Error::retry`].
+/// error into [`Error::Failed`], those of `anyhow` and boxed ones included. [`Retryable::retryable`] makes
+/// it [`Error::Retry`] instead.
 ///
 /// ```
 /// use nsbridge_handler::{Error, Result, Retryable};
@@ -91,9 +91,10 @@ impl fmt::Display for Error {
     }
 }
 
-impl<E: StdError + Send + Sync + 'static> From<E> for Error {
+impl<E: Into<Cause>> From<E> for Error {
+    /// Makes the cause an [`Error::Failed`]: an error of any type, one of `anyhow`, or a text.
     fn from(cause: E) -> Self {
-        Self::Failed(Box::new(cause))
+        Self::failed(cause)
     }
 }
 
@@ -135,5 +136,26 @@ mod tests {
         assert!(matches!("x".parse::<u8>().retryable(), Err(Error::Retry(_))));
         assert!(matches!(stop(), Err(Error::Stopped(Stop::Cancelled))));
         assert_eq!(parse("x").unwrap_err().to_string(), "invalid digit found in string");
+    }
+
+    #[test]
+    fn errors_of_anyhow_boxed_errors_and_texts_are_causes() {
+        fn by_anyhow() -> Result<(), Error> {
+            Err(anyhow::anyhow!("inner").context("outer"))?;
+            Ok(())
+        }
+        fn boxed() -> Result<(), Error> {
+            Err::<(), super::Cause>("boxed".into())?;
+            Ok(())
+        }
+        let text = Error::from("a text");
+        for (error, says) in [
+            (by_anyhow().unwrap_err(), "outer: inner"),
+            (boxed().unwrap_err(), "boxed"),
+            (text, "a text"),
+        ] {
+            assert!(matches!(error, Error::Failed(_)), "{error:?}");
+            assert_eq!(error.to_string(), says);
+        }
     }
 }

@@ -76,7 +76,7 @@ pub use nsbridge_protocol::{
     AttemptNo, ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText,
     EncodingFormat, Fingerprint, Finish, FinishReason, JsonSchema, JudgeInput, JudgeLabel,
     JudgeScores, NO_ROOM, Pieces, ReplayKey, RequestId, ResponseFormat, Tenant, TextInput,
-    TextPiece, TokenLogprob, TokenText, ToolCall, TraceParent, Usage,
+    TextPiece, TokenLogprob, TokenText, ToolCall, ToolCallFormat, TraceParent, Usage,
 };
 pub use quote::quote;
 pub use transcript::Stop;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 from .amqp import Amqp
 from .broker import Broker
@@ -14,6 +14,7 @@ from .errors import BrokerError, Closed
 from .inquiry import Timing
 from .keyring import DataKey, KeyProvider, Keyring
 from .merge import text_replay_key
+from .options import ReattachOptions, RequestOptions, SubmitOptions, TextOptions
 from .pending import Pending
 from .reply import AsyncReply
 from .request import Request, ResumePoint
@@ -32,6 +33,9 @@ from .text import (
     read_scores,
     text_input,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -115,12 +119,27 @@ class AsyncClient:
             except RuntimeError:
                 pass  # the loop was closed meanwhile: the worker ends at the deadline
 
+    @overload
+    def submit(
+        self, model: str, input: Any, **options: Unpack[SubmitOptions]
+    ) -> AsyncReply[Any]: ...
+
+    @overload
     def submit(
         self,
         model: str,
         input: Any,
         *,
-        read: Callable[[bytes], P] = read_json,
+        read: Callable[[bytes], P],
+        **options: Unpack[SubmitOptions],
+    ) -> AsyncReply[P]: ...
+
+    def submit(
+        self,
+        model: str,
+        input: Any,
+        *,
+        read: Callable[[bytes], Any] = read_json,
         replay_key: Callable[[bytes], bytes] = text_replay_key,
         tenant: str | None = None,
         seed: int | None = None,
@@ -129,7 +148,7 @@ class AsyncClient:
         timeout: float = 300,
         id: str | None = None,
         trace: str | None = None,
-    ) -> AsyncReply[P]:
+    ) -> AsyncReply[Any]:
         """Returns the reply to a request for any model. `read` decodes one piece.
 
         `replay_key` returns the bytes of a piece that must be equal in every attempt; by default,
@@ -153,19 +172,35 @@ class AsyncClient:
         )
         return AsyncReply(self, request, read)
 
+    @overload
+    def reattach(
+        self, model: str, input: Any, point: ResumePoint, **options: Unpack[ReattachOptions]
+    ) -> AsyncReply[Any]: ...
+
+    @overload
     def reattach(
         self,
         model: str,
         input: Any,
         point: ResumePoint,
         *,
-        read: Callable[[bytes], P] = read_json,
+        read: Callable[[bytes], P],
+        **options: Unpack[ReattachOptions],
+    ) -> AsyncReply[P]: ...
+
+    def reattach(
+        self,
+        model: str,
+        input: Any,
+        point: ResumePoint,
+        *,
+        read: Callable[[bytes], Any] = read_json,
         replay_key: Callable[[bytes], bytes] = text_replay_key,
         tenant: str | None = None,
         revision: str | None = None,
         bulk: bool = False,
         trace: str | None = None,
-    ) -> AsyncReply[P]:
+    ) -> AsyncReply[Any]:
         """Continues a request of another client with the pieces after those in `point`.
 
         Model, tenant, input and revision are those of the first submission.
@@ -195,7 +230,7 @@ class AsyncClient:
         timeout: float = 300,
         id: str | None = None,
         trace: str | None = None,
-        **options: Any,
+        **options: Unpack[TextOptions],
     ) -> AsyncReply[TextPiece]:
         """Returns the reply of a model of text.
 
@@ -228,7 +263,7 @@ class AsyncClient:
         text: str,
         question: str | None = None,
         labels: Sequence[str] | Mapping[str, str | None] | None = None,
-        **options: Any,
+        **options: Unpack[RequestOptions],
     ) -> Scores:
         """Returns the scores of a text: of the labels, or of the judge's own categories."""
         reply = self.submit(model, judge_input(text, question, labels), **options)

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, overload
 
 from .aio import AsyncClient
 from .broker import Broker
@@ -16,9 +16,13 @@ from .errors import Closed, Restarted
 from .events import Event, Piece, Restart
 from .inquiry import Timing
 from .keyring import KeyProvider
+from .options import ReattachOptions, RequestOptions, SubmitOptions, TextRequestOptions
 from .reply import AsyncReply
 from .request import ResumePoint
 from .text import Embeddings, P, Prompt, Result, Scores, Summary, TextPiece, Usage, read_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -100,9 +104,27 @@ class Client:
             if close is not None and self._thread.is_alive():
                 self.run(close())
 
+    @overload
+    def submit(self, model: str, input: Any, **options: Unpack[SubmitOptions]) -> Reply[Any]: ...
+
+    @overload
     def submit(
-        self, model: str, input: Any, *, read: Callable[[bytes], P] = read_json, **options: Any
-    ) -> Reply[P]:
+        self,
+        model: str,
+        input: Any,
+        *,
+        read: Callable[[bytes], P],
+        **options: Unpack[SubmitOptions],
+    ) -> Reply[P]: ...
+
+    def submit(
+        self,
+        model: str,
+        input: Any,
+        *,
+        read: Callable[[bytes], Any] = read_json,
+        **options: Unpack[SubmitOptions],
+    ) -> Reply[Any]:
         """Submits a request for any model. `read` decodes one piece.
 
         Options are those of `AsyncClient.submit`: `tenant`, `seed`, `revision`, `bulk`, `timeout`,
@@ -110,19 +132,37 @@ class Client:
         """
         return self._begin(self._async.submit(model, input, read=read, **options))
 
+    @overload
+    def reattach(
+        self, model: str, input: Any, point: ResumePoint, **options: Unpack[ReattachOptions]
+    ) -> Reply[Any]: ...
+
+    @overload
     def reattach(
         self,
         model: str,
         input: Any,
         point: ResumePoint,
         *,
-        read: Callable[[bytes], P] = read_json,
-        **options: Any,
-    ) -> Reply[P]:
+        read: Callable[[bytes], P],
+        **options: Unpack[ReattachOptions],
+    ) -> Reply[P]: ...
+
+    def reattach(
+        self,
+        model: str,
+        input: Any,
+        point: ResumePoint,
+        *,
+        read: Callable[[bytes], Any] = read_json,
+        **options: Unpack[ReattachOptions],
+    ) -> Reply[Any]:
         """Continues a request of another client with the pieces after those in `point`."""
         return self._begin(self._async.reattach(model, input, point, read=read, **options))
 
-    def text(self, model: str, prompt: Prompt, **options: Any) -> Reply[TextPiece]:
+    def text(
+        self, model: str, prompt: Prompt, **options: Unpack[TextRequestOptions]
+    ) -> Reply[TextPiece]:
         """Submits a request for a model of text.
 
         `prompt` is a text, token ids, or messages. Options are fields of the model's input, such as
@@ -147,7 +187,7 @@ class Client:
         text: str,
         question: str | None = None,
         labels: Sequence[str] | Mapping[str, str | None] | None = None,
-        **options: Any,
+        **options: Unpack[RequestOptions],
     ) -> Scores:
         """Returns the scores of a text: of the labels, or of the judge's own categories."""
         return self.run(self._async.judge(model, text, question, labels, **options))

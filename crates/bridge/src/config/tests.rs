@@ -175,6 +175,16 @@ fn l7_a_file_with_a_password_is_its_owners_alone() {
     mode(&url_file, 0o400);
     assert_eq!(broker.read_url().unwrap(), "amqps://me:secret@mq/%2f");
 
+    mode(&url_file, 0o600);
+    std::fs::write(&url_file, "\u{feff}amqps://mq?heartbeat=5").unwrap();
+    let mut external = broker;
+    external.ca_file = Some("/a b/ca&1.pem".into());
+    external.auth_mechanism = Some("external".to_owned());
+    let expected = "amqps://mq?heartbeat=5&cacertfile=/a%20b/ca%261.pem&auth_mechanism=external";
+    assert_eq!(external.read_url().unwrap(), expected);
+    external.resolve(Path::new("/etc"));
+    assert_eq!(external.ca_file.as_deref(), Some(Path::new("/a b/ca&1.pem")));
+
     let path = home.path().join("worker.toml");
     let told = |url: &str, file_mode| {
         std::fs::write(&path, MINIMAL.replace("amqp://localhost", url)).unwrap();

@@ -23,12 +23,23 @@ pub struct WorkerConfig {
     /// memory holds prompts and keys.
     #[serde(default)]
     pub allow_core_dumps: bool,
+    /// Logs the errors that the handler returns. They may quote prompts, so this is for development
+    /// alone.
+    #[serde(default)]
+    pub show_errors: bool,
 }
 
 impl WorkerConfig {
     /// Creates the identity of a worker of this model, with a grace period of 20 s.
     pub fn new(model: ModelName) -> Self {
-        Self { model, name: None, grace_s: twenty(), bulk: true, allow_core_dumps: false }
+        Self {
+            model,
+            name: None,
+            grace_s: twenty(),
+            bulk: true,
+            allow_core_dumps: false,
+            show_errors: false,
+        }
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct WorkerContext {
     pub(crate) reply: ReplyConfig,
     /// True if the worker takes bulk requests.
     pub(crate) bulk: bool,
+    /// True if the errors of the handler are logged.
+    pub(crate) show_errors: bool,
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
     /// Fingerprint of the handler after it was loaded.

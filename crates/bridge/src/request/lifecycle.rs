@@ -314,6 +314,12 @@ impl Run<'_> {
             tracing::warn!(request = %id, stop, leftover, "a call took no notice of a stop and was given up");
             worker.observability.metrics.given_up();
         }
+        if worker.show_errors
+            && let CallEnd::Returned(Err(error)) = &end
+        {
+            let id = request.job_key.id;
+            tracing::warn!(request = %id, %error, "the handler returned an error, shown by show_errors");
+        }
         // If all calls stand still, the call that was given up may be the cause.
         let suspect = given_up && worker.calls_stand_still();
         if !(end.is_suspect() || suspect) {

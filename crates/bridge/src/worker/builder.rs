@@ -41,6 +41,7 @@ pub struct WorkerBuilder {
     name: Option<String>,
     reply: ReplyConfig,
     bulk: bool,
+    show_errors: bool,
     drain: Drain,
     observability: Option<Observability>,
     timing: Timing,
@@ -60,6 +61,7 @@ impl WorkerBuilder {
             name: None,
             reply: ReplyConfig::default(),
             bulk: true,
+            show_errors: false,
             drain: Drain::new(GRACE),
             observability: None,
             timing: Timing::default(),
@@ -88,6 +90,13 @@ impl WorkerBuilder {
     /// Default: true.
     pub fn bulk(mut self, bulk: bool) -> Self {
         self.bulk = bulk;
+        self
+    }
+
+    /// Sets whether the worker logs the errors that the handler returns. They may quote prompts, so this
+    /// is for development alone. Default: false.
+    pub fn show_errors(mut self, show_errors: bool) -> Self {
+        self.show_errors = show_errors;
         self
     }
 
@@ -144,8 +153,19 @@ impl WorkerBuilder {
         options: H::Options,
         models: Models,
     ) -> Result<Worker, Error> {
-        let Self { model, broker, keys, revision, name, reply, bulk, drain, observability, timing } =
-            self;
+        let Self {
+            model,
+            broker,
+            keys,
+            revision,
+            name,
+            reply,
+            bulk,
+            show_errors,
+            drain,
+            observability,
+            timing,
+        } = self;
         let name = name.unwrap_or_else(host_name);
         let observability = observability.unwrap_or_else(|| Observability::new(&model));
         let first = broker.connect(&format!("{name} start")).await?;
@@ -178,6 +198,7 @@ impl WorkerBuilder {
             revision,
             reply,
             bulk,
+            show_errors,
             keys,
             runner,
             fingerprint,

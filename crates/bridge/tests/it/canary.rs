@@ -4,9 +4,10 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use nsbridge_handler::Models;
 use nsbridge_protocol::topology::model_queue;
-use nsbridge_testkit::system::Setup;
 use nsbridge_testkit::system::client::{Error, Request};
+use nsbridge_testkit::system::{Running, Setup};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::script::{Script, Scripted, submit};
@@ -104,6 +105,24 @@ async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
         assert!(text.contains(what));
     }
     assert!(!contains(&log, CANARY), "what the user wrote is in the log");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_errors_of_a_handler_are_logged_on_request_alone() {
+    const CAUSE: &str = "invalid digit found in string";
+    let log = Log::shared();
+    let broker = crate::rabbit();
+    for is_shown in [false, true] {
+        let setup = Setup::new().unwrap();
+        let builder = setup.builder(broker.clone()).show_errors(is_shown);
+        let worker = builder.start::<Scripted>((), Models::default()).await.unwrap();
+        let worker = Running::start(worker).await.unwrap();
+        let client = setup.client(broker.clone()).await.unwrap();
+        let reply = submit(&client, &setup, Script::FailForGood).await.unwrap();
+        reply.collect().await.unwrap_err();
+        worker.stop().await.unwrap();
+        assert_eq!(contains(&log.bytes(), CAUSE), is_shown);
+    }
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {

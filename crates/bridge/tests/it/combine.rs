@@ -263,7 +263,7 @@ async fn all_steps_share_deadline_and_trace_and_each_has_its_own_seed(broker: Ar
     first.await.unwrap();
     // A slow step: its request has the same deadline all the same.
     let step = async |part: Flow, text: &str| {
-        sleep(Duration::from_millis(if text == "a" { 300 } else { 0 })).await;
+        sleep(Duration::from_millis(if text == "a" { 2000 } else { 0 })).await;
         part.judge(place.model(), JudgeInput::text(text)).await?;
         Ok::<_, Error>(text.to_owned())
     };
@@ -276,7 +276,7 @@ async fn all_steps_share_deadline_and_trace_and_each_has_its_own_seed(broker: Ar
     assert!(runs.iter().all(|run| run.trace.is_some_and(|span| span.trace == caller.trace)));
     let ends = || runs.iter().map(|run| run.deadline);
     let apart = ends().max().unwrap().duration_since(ends().min().unwrap()).unwrap();
-    assert!(apart < Duration::from_millis(100), "{apart:?}");
+    assert!(apart < Duration::from_secs(1), "{apart:?}");
 }
 
 async fn a_flow_ends_at_its_deadline(broker: Arc<dyn Broker>) {

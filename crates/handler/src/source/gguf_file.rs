@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 /// Small files that a model of one GGUF file may have beside it. They take precedence over the
 /// metadata of the file.
-const BESIDE: [&str; 6] = [
+const BESIDE: [&str; 7] = [
     "chat_template.jinja",
     "chat_template.json",
     "config.json",
     "generation_config.json",
+    "special_tokens_map.json",
     "tokenizer.json",
     "tokenizer_config.json",
 ];

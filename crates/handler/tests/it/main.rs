@@ -259,6 +259,8 @@ fn a_stop_reported_as_success_or_as_another_error_is_caught() {
 #[test]
 fn pieces_that_depend_on_a_counter_are_caught() {
     let differs = |breach: &Breach| *breach == Breach::NotRepeatable(0);
+    // What `unwrap` shows is the sentence.
+    assert!(format!("{:?}", Breach::NotRepeatable(0)).starts_with("piece 0 differs"));
     check_breach(&on_threads(Fault::CountsCalls, 1), differs);
 }
 

@@ -63,6 +63,12 @@ class _Told(Exception):
     """Failure whose sentence has no text of a request, so that the log may have it."""
 
 
+class _NotJson(_Told):
+    """Piece that is no JSON, with the line that made it."""
+
+    place = ""
+
+
 class _ToldRetry(_Told, Retry):
     """The same for a failure that another try may not meet."""
 
@@ -112,7 +118,17 @@ class _Link:
 
 def _piece(value):
     """Encodes a piece as a frame's content."""
-    data = _encode(value).encode("utf-8")
+    try:
+        data = _encode(value).encode("utf-8")
+    except TypeError as error:
+        # The message names types alone: "Object of type float32 is not JSON serializable".
+        raise _NotJson("a piece is not JSON: %s" % error) from None
+    except UnicodeEncodeError:
+        raise _NotJson("a piece is not JSON: its text has half of a surrogate pair") from None
+    except RecursionError:
+        raise _NotJson("a piece is not JSON: it is nested too deeply, or has itself in it") from None
+    except ValueError:
+        raise _NotJson("a piece is not JSON: it has a NaN, an infinity or itself in it") from None
     return b'{"piece":%b}' % data if len(data) <= _MOST else b'"oversize"'
 
 

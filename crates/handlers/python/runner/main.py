@@ -72,7 +72,8 @@ def _start(sockets, model, folder, verbose):
 
         def loop():
             try:
-                asyncio.run(serve())
+                asyncio.set_event_loop(model.loop)
+                model.loop.run_until_complete(serve())
             finally:
                 os._exit(70)
 
@@ -118,15 +119,20 @@ def _main():
             raise RuntimeError("Python %s is older than 3.9" % sys.version.split()[0])
         sys.meta_path.insert(0, _DjlFinder())
         model = _Model(config)
-        slots = _start(sockets, model, folder, bool(config["output"]))
+        sockets.extend(_connect(config, index) for index in range(len(sockets), model.slots))
+        slots = _start(sockets, model, folder, bool(config["output"]) or config["show_output"])
         made_by = [model.version, sys.version, _packages()]
-        _sink(config["output"])
+        if not config["show_output"] or config["output"]:
+            _sink(config["output"])
     except BaseException as error:
         told = isinstance(error, _Told)
         why = str(error) if told else "%s: %s" % (type(error).__name__, error)
+        if isinstance(error, ModuleNotFoundError):
+            why += " in the environment of %s" % sys.executable
         place = _place(error, folder)
         why = "%s (%s)" % (why, place) if place else why
         control.write(json.dumps({"failed": why}).encode())
         os._exit(1)
-    control.write(json.dumps({"ready": {"made_by": made_by, "schema": model.schema}}).encode())
+    ready = {"made_by": made_by, "slots": len(sockets), "schema": model.schema}
+    control.write(json.dumps({"ready": ready}).encode())
     _watch(control, slots)

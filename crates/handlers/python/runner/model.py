@@ -21,6 +21,8 @@ def _import(path):
     sys.path.insert(0, folder)
     name = os.path.splitext(file)[0]
     spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None:
+        raise _Told("%s is no file of Python code: its name must end with .py" % file)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -56,6 +58,9 @@ class _Model:
         self.schema = None
         self.version = _version(module, "__version__", "")
         self.warm_up_async = _nothing
+        self.slots = config["slots"]
+        # Loop of asynchronous calls, to which what an asynchronous `load` makes belongs.
+        self.loop = asyncio.new_event_loop()
         if _is_djl(module) and not config["class"]:
             self.serve_djl(module, config)
         else:
@@ -84,12 +89,13 @@ class _Model:
         if hasattr(target, "load"):
             models = {key: pathlib.Path(path) for key, path in config["models"].items()}
             arguments = (models, config["options"])
-            target.load(*arguments[: 2 if _accepts(target.load, 2) else 1])
+            self.wait(target.load(*arguments[: 2 if _accepts(target.load, 2) else 1]))
         if not hinted:
             self.read_hint(target, batched)
         if _is_batch(target, batched):
             if not batched:
-                raise ValueError("a model with `run` needs [handler] batch_size")
+                batched = config["default_batch"]
+                self.slots = 2 * batched["size"]
             handle = _Batcher(target.run, batched["size"], batched["delay_ms"] / 1000).handle
         elif batched:
             raise ValueError("[handler] batch_size is for a model with `run`")
@@ -97,8 +103,13 @@ class _Model:
             handle = target.handle
         self.handle = handle if _accepts(handle, 2) else _without_job(handle)
         if hasattr(target, "warm_up"):
-            target.warm_up()
+            self.wait(target.warm_up())
         self.version = _version(target, "version", self.version)
+
+    def wait(self, result):
+        """Waits for what an asynchronous method returns."""
+        if inspect.isawaitable(result):
+            self.loop.run_until_complete(result)
 
     def read_hint(self, target, batched):
         """Makes the schema and the check of the input. Returns false if there is no function yet."""

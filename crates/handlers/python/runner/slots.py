@@ -10,7 +10,7 @@ class _Slot:
         # Returns what `handle` gets of the bytes of an input.
         self.input = model.read
         self.folder = folder
-        # True if standard error goes to a file of the operator.
+        # True if standard error goes to a file of the operator, or is shown.
         self.verbose = False
         self.job = None
         # Number of the call in progress, of the last one that ended, and of the last stop.
@@ -26,6 +26,7 @@ class _Slot:
         if isinstance(error, BadInput):
             return {"error": {"kind": "bad_input", "why": str(error)}}
         if self.verbose:
+            print("request %s:" % (self.job.id if self.job else "?"), file=sys.stderr)
             traceback.print_exception(type(error), error, error.__traceback__)
         if isinstance(error, (Retry, MemoryError)) or name == "OutOfMemoryError":
             kind = "retry"
@@ -36,13 +37,23 @@ class _Slot:
 
 def _place(error, folder):
     """Returns the file and line of the innermost frame within the model's folder."""
-    found, trace = "", error.__traceback__
+    found, trace = getattr(error, "place", ""), error.__traceback__
+    if found:
+        return found
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
         if name.startswith(folder + os.sep):
             found = "%s:%d" % (os.path.relpath(name, folder), trace.tb_lineno)
         trace = trace.tb_next
     return found
+
+
+def _yield_place(generator, folder):
+    """Returns the file and line of the `yield` at which a generator waits."""
+    frame = getattr(generator, "gi_frame", None) or getattr(generator, "ag_frame", None)
+    if frame is None or not frame.f_code.co_filename.startswith(folder + os.sep):
+        return ""
+    return "%s:%d" % (os.path.relpath(frame.f_code.co_filename, folder), frame.f_lineno)
 
 
 class _ThreadSlot(_Slot, threading.Thread):
@@ -110,6 +121,9 @@ class _ThreadSlot(_Slot, threading.Thread):
             try:
                 for piece in result:
                     job.emit(piece)
+            except _NotJson as error:
+                error.place = error.place or _yield_place(result, self.folder)
+                raise
             finally:
                 close = getattr(result, "close", None)
                 if close is not None:
@@ -220,6 +234,9 @@ class _TaskSlot(_Slot):
             try:
                 async for piece in result:
                     await job.emit(piece)
+            except _NotJson as error:
+                error.place = error.place or _yield_place(result, self.folder)
+                raise
             finally:
                 await result.aclose()
         else:

@@ -23,6 +23,8 @@ pub struct Python {
     background: Background,
     fingerprint: Fingerprint,
     schema: Option<Value>,
+    /// Number of calls at a time in all processes.
+    tasks: usize,
 }
 
 /// Returns the JSON schema of the inputs of a model, without its `load`. `None` if any JSON fits.
@@ -59,7 +61,8 @@ impl AsyncHandler for Python {
         }
         let ready = loaded.ok_or_else(|| Error::fatal("no Python process was started"))?;
         let fingerprint = host.plan().fingerprint(&ready);
-        Ok(Self { host, background, fingerprint, schema: ready.schema })
+        let tasks = host.plan().options.tasks(ready.slots)?;
+        Ok(Self { host, background, fingerprint, schema: ready.schema, tasks })
     }
 
     async fn handle(&self, input: Piece, job: &mut AsyncJob<Piece>) -> Result<Finish> {
@@ -76,7 +79,7 @@ impl AsyncHandler for Python {
     }
 
     fn tasks(&self) -> usize {
-        self.host.plan().options.tasks()
+        self.tasks
     }
 
     fn health(&self) -> Health {

@@ -41,6 +41,8 @@ pub(crate) struct Hello {
 pub(crate) struct Ready {
     /// Version that the model declares, version of Python, digest of the installed packages.
     pub(crate) made_by: Vec<String>,
+    /// Number of connections of slots.
+    pub(crate) slots: usize,
     /// JSON schema of the inputs, if the model's type hints give one.
     pub(crate) schema: Option<Value>,
 }
@@ -97,7 +99,11 @@ pub(crate) struct Start<'a> {
     pub(crate) models: &'a Map<String, Value>,
     pub(crate) options: &'a Map<String, Value>,
     pub(crate) batch: Option<Batch>,
+    /// Limits of batches for a model with `run`, if `batch` is absent.
+    pub(crate) default_batch: Batch,
     pub(crate) output: Option<&'a str>,
+    /// True if standard output and standard error stay open while requests run.
+    pub(crate) show_output: bool,
     /// False if only the schema is wanted.
     pub(crate) load: bool,
     /// True if other processes of this user may read the memory of the worker.

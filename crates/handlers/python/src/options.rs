@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nsbridge_handler::{Error, Result};
+use nsbridge_handler::{BatchLimits, Error, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -30,8 +30,8 @@ pub struct Options {
     /// is asynchronous.
     #[serde(default = "one")]
     pub slots: usize,
-    /// Maximum number of inputs in a batch, for a model with `run`. A process then takes the requests of
-    /// two batches, whatever `slots` says.
+    /// Maximum number of inputs in a batch, for a model with `run`; 8 if it is absent. A process then
+    /// takes the requests of two batches, whatever `slots` says.
     #[serde(default)]
     pub batch_size: Option<usize>,
     /// Maximum time in milliseconds that a request waits for others while the model is idle.
@@ -41,6 +41,10 @@ pub struct Options {
     /// requests. Without it the output is dropped.
     #[serde(default)]
     pub output: Option<PathBuf>,
+    /// Logs what the model prints while requests run, and the tracebacks of its exceptions, for
+    /// development: both may hold plaintext of requests.
+    #[serde(default)]
+    pub show_output: bool,
     /// Maximum time to load the model, in seconds.
     #[serde(default = "half_an_hour")]
     pub load_timeout_s: u64,
@@ -95,6 +99,7 @@ impl Options {
             batch_size: None,
             max_batch_delay: 0,
             output: None,
+            show_output: false,
             load_timeout_s: half_an_hour(),
             crashes: ten(),
             crash_window_s: ten_minutes(),
@@ -112,14 +117,7 @@ impl Options {
                 return Err(Error::fatal(what));
             }
         }
-        if self.tasks() > MOST_SLOTS {
-            let what = format!(
-                "[handler] processes times slots, or times twice batch_size, must be at most \
-                 {MOST_SLOTS}"
-            );
-            return Err(Error::fatal(what));
-        }
-        Ok(())
+        self.tasks(self.slots()).map(drop)
     }
 
     /// Returns the model's file, and the name of its class if `entry_point` has one.
@@ -138,13 +136,30 @@ impl Options {
         self.batch_size.map_or(self.slots, |size| 2 * size)
     }
 
-    /// Returns the number of calls at a time in all processes.
-    pub(crate) fn tasks(&self) -> usize {
-        self.processes * self.slots()
+    /// Returns the number of calls at a time in all processes, with this number of them in each.
+    pub(crate) fn tasks(&self, slots: usize) -> Result<usize> {
+        let tasks = self.processes * slots;
+        if tasks > MOST_SLOTS {
+            let what = format!(
+                "[handler] processes times slots, or times twice batch_size, must be at most \
+                 {MOST_SLOTS}"
+            );
+            return Err(Error::fatal(what));
+        }
+        Ok(tasks)
     }
 
     pub(crate) fn batch(&self) -> Option<Batch> {
-        self.batch_size.map(|size| Batch { size, delay_ms: self.max_batch_delay })
+        self.batch_size.map(|size| self.batch_of(size))
+    }
+
+    /// Returns the limits of a model's batches where the configuration has none.
+    pub(crate) fn default_batch(&self) -> Batch {
+        self.batch_of(BatchLimits::default().batch_size)
+    }
+
+    fn batch_of(&self, size: usize) -> Batch {
+        Batch { size, delay_ms: self.max_batch_delay }
     }
 
     pub(crate) fn load_timeout(&self) -> Duration {

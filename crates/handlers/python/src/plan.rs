@@ -55,11 +55,8 @@ impl Plan {
         }
         let (file, class) = options.entry();
         let shown = file.display();
-        let missing = |error| {
-            Error::fatal(format!(
-                "cannot read {shown}: {error}; [handler] entry_point names the file"
-            ))
-        };
+        let missing =
+            |error| Error::fatal(format!("cannot read the model's file {shown}: {error}"));
         let file = file.canonicalize().map_err(missing)?;
         let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
         let mut digest = blake3::Hasher::new();

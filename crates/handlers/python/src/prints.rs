@@ -12,15 +12,15 @@ const MOST_LINES: usize = 200;
 const LONGEST_LINE: usize = 4096;
 
 /// Logs the output until the sender reports that the model is loaded or is dropped. From then on the
-/// output may quote requests, so it is read and dropped.
-pub(crate) async fn log(mut output: UnixStream, mut loaded: oneshot::Receiver<()>) {
-    let mut lines = Lines::default();
+/// output may quote requests, so it is read and dropped, unless `always` says that it is shown.
+pub(crate) async fn log(mut output: UnixStream, mut loaded: oneshot::Receiver<()>, always: bool) {
+    let mut lines = Lines { all: always, ..Lines::default() };
     let mut part = [0; 4096];
     loop {
         let read = tokio::select! {
             biased;
             read = output.read(&mut part) => read,
-            _ = &mut loaded => break,
+            _ = &mut loaded, if !always => break,
         };
         match read {
             Ok(size) if size > 0 => lines.add(&part[..size]),
@@ -36,6 +36,8 @@ pub(crate) async fn log(mut output: UnixStream, mut loaded: oneshot::Receiver<()
 struct Lines {
     line: Vec<u8>,
     logged: usize,
+    /// True if the number of lines has no limit.
+    all: bool,
 }
 
 impl Lines {
@@ -53,6 +55,9 @@ impl Lines {
         let line = std::mem::take(&mut self.line);
         if line.is_empty() || self.logged > MOST_LINES {
             return;
+        }
+        if self.all {
+            self.logged = 0;
         }
         self.logged += 1;
         if self.logged > MOST_LINES {

@@ -40,9 +40,17 @@ pub(crate) async fn start(plan: &Plan) -> Result<(Arc<Process>, Vec<Slot>, Ready
     let work = async {
         // As above.
         let _ = begin(plan, &mut control, &address, &token).await;
-        let slots = accept(&listener, &process, plan.options.slots(), &token).await;
-        let slots = slots.map_err(system("accept a connection from Python"))?;
-        Ok((slots, control.next().await))
+        let mut slots = Vec::new();
+        let accepted = accept(&mut slots, &listener, &process, plan.options.slots(), &token).await;
+        accepted.map_err(system("accept a connection from Python"))?;
+        let said = control.next().await;
+        if let Ok(Some(FromPython::Ready(ready))) = &said {
+            // A model with `run` has more of them.
+            plan.options.tasks(ready.slots).map_err(|_| Error::Protocol)?;
+            let more = accept(&mut slots, &listener, &process, ready.slots, &token).await;
+            more.map_err(system("accept a connection from Python"))?;
+        }
+        Ok((slots, said))
     };
     let exited = async {
         let exit = process.exit().await;
@@ -103,7 +111,7 @@ async fn spawn(plan: &Plan) -> Result<(Wire, Process, oneshot::Sender<()>), Erro
     let mut control = Wire::new(control).map_err(system("watch a socket"))?;
     let (loaded, told) = oneshot::channel();
     let output = UnixStream::from_std(output).map_err(system("watch a socket"))?;
-    tokio::spawn(prints::log(output, told));
+    tokio::spawn(prints::log(output, told, plan.options.show_output));
     // A process that has ended already is noticed later, with its exit code.
     let _ = control.send_bytes(runner.as_bytes()).await;
     Ok((control, process, loaded))
@@ -116,6 +124,8 @@ async fn begin(plan: &Plan, control: &mut Wire, address: &str, token: &str) -> i
         token,
         slots: plan.options.slots(),
         batch: plan.options.batch(),
+        default_batch: plan.options.default_batch(),
+        show_output: plan.options.show_output,
         file: &plan.file,
         class: plan.class.as_deref(),
         models: &plan.models,
@@ -127,14 +137,14 @@ async fn begin(plan: &Plan, control: &mut Wire, address: &str, token: &str) -> i
     control.send(&start).await
 }
 
-/// Accepts the connection of each slot. Connections of other processes are closed.
+/// Accepts connections of slots up to this number of slots. Connections of other processes are closed.
 async fn accept(
+    slots: &mut Vec<Slot>,
     listener: &UnixListener,
     process: &Arc<Process>,
     count: usize,
     token: &str,
-) -> io::Result<Vec<Slot>> {
-    let mut slots: Vec<Slot> = Vec::new();
+) -> io::Result<()> {
     while slots.len() < count {
         let mut wire = Wire::of(listener.accept().await?.0);
         let Ok(Ok(Some(FromPython::Hello(hello)))) = timeout(HELLO_LIMIT, wire.next()).await else {
@@ -147,7 +157,7 @@ async fn accept(
         let (process, stream) = (process.clone(), wire.into_std()?);
         slots.push(Slot { process, index: hello.slot, calls: 0, stream });
     }
-    Ok(slots)
+    Ok(())
 }
 
 /// Listens on a name that no file system and no other user can take.
@@ -205,7 +215,8 @@ mod tests {
         ] {
             streams.push(hello(&address, said));
         }
-        let slots = accept(&listener, &process, 2, "right").await.unwrap();
+        let mut slots = Vec::new();
+        accept(&mut slots, &listener, &process, 2, "right").await.unwrap();
         let indices: Vec<_> = slots.iter().map(|slot| slot.index).collect();
         assert_eq!(indices, [0, 1]);
         (&slots[0].stream).write_all(b"x").unwrap();

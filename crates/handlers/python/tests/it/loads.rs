@@ -72,7 +72,7 @@ fn a_wrong_path_or_interpreter_is_named() {
     let mut options = folder.options();
     options.entry_point = folder.path("other.py");
     let said = refused(options);
-    assert!(said.contains("other.py") && said.contains("entry_point"), "{said}");
+    assert!(said.contains("other.py") && said.contains("the model's file"), "{said}");
     let mut options = folder.options();
     options.python = "no-such-python".into();
     let said = refused(options);
