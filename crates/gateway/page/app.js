@@ -1,15 +1,16 @@
 // The page: its parts, its keys, and what is shown.
 
 import { Failure, getKey, models } from './api.js';
-import { Chat, flush, readingOf } from './chat.js';
-import { askKey, askSettings } from './dialogs.js';
+import { Chat, dropConversation, dropOthers, flush, readingOf } from './chat.js';
+import { askKey, askSettings, defaultSettings } from './dialogs.js';
+import { readFile } from './files.js';
 import { isOpen, replay } from './reply.js';
-import { exported, importText, listConversations, open, put, removeConversation } from './store.js';
+import { exported, importText, listConversations, open, onChange, put, removeConversation, search } from './store.js';
 import { fill, getLanguage, setLanguage, t } from './text.js';
-import { fillEmpty, grow, h, isComposing, MessageView, sentence } from './view.js';
+import { chip, fillEmpty, grow, h, isComposing, MessageView, sentence } from './view.js';
 
 const $ = id => document.getElementById(id);
-const state = { chat: null, models: [], views: new Map(), busy: false, pinned: true, isStored: true };
+const state = { chat: null, models: [], views: new Map(), rows: new Map(), files: [], notice: null, turn: 0, busy: false, isStale: false, pinned: true, isStored: true };
 const composer = $('composer');
 const dirty = new Set();
 
@@ -27,9 +28,12 @@ function say(text) {
   });
 }
 
-function notice(text, ...actions) {
+// Shows a sentence and its buttons, as `make` returns them in the language that is chosen then.
+function notice(make) {
+  state.notice = make;
+  const [text, ...buttons] = make?.() ?? [];
   $('notice').hidden = !text;
-  $('notice').replaceChildren(...(text ? [h('span', {}, text), ...actions] : []));
+  $('notice').replaceChildren(...(text ? [h('span', {}, text), ...buttons] : []));
 }
 
 function showPath() {
@@ -39,16 +43,20 @@ function showPath() {
   state.views = views;
   const wanted = path.map(node => views.get(node.id).root);
   const log = $('log');
-  // Messages that stay are not moved, so that they keep focus and selection.
-  Array.from(log.children).forEach(child => wanted.includes(child) || child.remove());
-  wanted.forEach((root, index) => log.children[index] === root || log.insertBefore(root, log.children[index] ?? null));
+  arrange(log, wanted);
   for (const view of views.values()) view.update();
   $('empty').hidden = path.length > 0;
-  if (path.length === 0) fillEmpty($('empty'), /^tale|^demo/.test(model()), start);
+  if (path.length === 0) fillEmpty($('empty'), /^tale/.test(model()), start);
   log.hidden = path.length === 0;
   showSettings();
-  document.title = state.chat.conversation.title ? `${state.chat.conversation.title} · nsbridge` : 'nsbridge';
+  showTitle();
   showButtons();
+}
+
+// Gives an element these children. The ones that stay are not moved, so that they keep focus and selection.
+function arrange(parent, wanted) {
+  Array.from(parent.children).forEach(child => wanted.includes(child) || child.remove());
+  wanted.forEach((child, index) => parent.children[index] === child || parent.insertBefore(child, parent.children[index] ?? null));
 }
 
 function showButtons() {
@@ -57,7 +65,7 @@ function showButtons() {
   $('send').hidden = open !== null;
   $('stop').hidden = open === null;
   $('stop').disabled = open !== null && (readingOf(open)?.isStopping ?? false);
-  $('send').disabled = composer.value.trim() === '' || state.models.length === 0;
+  $('send').disabled = (composer.value.trim() === '' && state.files.length === 0) || state.models.length === 0;
   if (focused) composer.focus();
 }
 
@@ -105,34 +113,92 @@ setInterval(() => {
 }, 500);
 
 async function showList() {
-  const all = await listConversations();
-  const row = conversation => {
-    const title = conversation.title || t('untitled');
-    const current = conversation.id === state.chat?.conversation.id;
-    return h('li', {},
-      h('a', { href: `#${conversation.id}`, 'aria-current': current ? 'page' : null, onclick: closeSide }, title),
-      h('button', { type: 'button', class: 'icon', 'aria-label': t('removeLabel', { title }), title: t('remove'), onclick: () => remove(conversation, title) },
-        h('span', { 'aria-hidden': true }, '×')));
-  };
-  $('list').replaceChildren(...all.map(row));
+  const wanted = $('search').value.trim();
+  const [all, ids] = await Promise.all([listConversations(), wanted ? search(wanted) : null]);
+  // A later text of the field has a list of its own, and a title that is being written stays.
+  if (wanted !== $('search').value.trim() || $('list').querySelector('input')) return;
+  const shown = ids ? all.filter(({ id }) => ids.has(id)) : all;
+  const rows = new Map();
+  for (const { id, title } of shown) {
+    const isCurrent = id === state.chat?.conversation.id;
+    const key = JSON.stringify([id, title, isCurrent, getLanguage()]);
+    rows.set(key, state.rows.get(key) ?? row(id, title, isCurrent));
+  }
+  state.rows = rows;
+  const none = wanted && shown.length === 0 ? [h('li', { class: 'none' }, t('searchNone'))] : [];
+  arrange($('list'), [...rows.values(), ...none]);
 }
 
-async function remove(conversation, title) {
-  if (!confirm(t('removeSure', { title }))) return;
-  if (conversation.id === state.chat.conversation.id) {
-    for (const node of state.chat.nodes.values()) readingOf(node)?.stop();
-    await removeConversation(conversation.id);
-    await show('');
-  } else {
-    await removeConversation(conversation.id);
+// Returns the line of a conversation in the list.
+function row(id, given, isCurrent) {
+  const title = given || t('untitled');
+  const line = h('li', {},
+    h('a', { href: `#${id}`, 'aria-current': isCurrent ? 'page' : null, onclick: closeSide }, title),
+    icon('✎', t('renameLabel', { title }), t('rename'), () => rename(id, given, line)),
+    icon('×', t('removeLabel', { title }), t('remove'), () => remove(id, title)));
+  return line;
+}
+
+const icon = (sign, label, title, onclick) =>
+  h('button', { type: 'button', class: 'icon', 'aria-label': label, title, onclick }, h('span', { 'aria-hidden': true }, sign));
+
+// Turns a line of the list into a field for its title.
+function rename(id, before, line) {
+  const parts = Array.from(line.children);
+  const field = h('input', { 'aria-label': t('renameLabel', { title: before || t('untitled') }), maxlength: 200, autocomplete: 'off' });
+  field.value = before;
+  let isOver = false;
+  const close = async (isKept, hasFocus) => {
+    // The field loses the focus when it goes, too.
+    if (isOver) return;
+    isOver = true;
+    const title = field.value.trim();
+    if (isKept && title && title !== before) await setTitle(id, title);
+    line.replaceChildren(...parts);
     await showList();
-  }
+    if (hasFocus) $('list').querySelector(`a[href="#${id}"]`)?.focus();
+  };
+  // The focus stays where the person put it.
+  field.addEventListener('blur', () => close(true, false));
+  field.addEventListener('keydown', event => {
+    if (isComposing(event)) return;
+    if (event.key === 'Escape') event.stopPropagation();
+    if (event.key === 'Enter' || event.key === 'Escape') close(event.key === 'Enter', true);
+  });
+  line.replaceChildren(field);
+  field.select();
+}
+
+async function setTitle(id, title) {
+  const isShown = id === state.chat.conversation.id;
+  const conversation = isShown ? state.chat.conversation : (await listConversations()).find(other => other.id === id);
+  // Another tab may have deleted it.
+  if (!conversation) return;
+  conversation.title = title;
+  await put({ conversations: [conversation] });
+  if (isShown) showTitle();
+}
+
+function showTitle() {
+  const { title } = state.chat.conversation;
+  document.title = title ? `${title} · nsbridge` : 'nsbridge';
+}
+
+async function remove(id, title) {
+  if (!confirm(t('removeSure', { title }))) return;
+  dropConversation(id);
+  await removeConversation(id);
+  await (id === state.chat.conversation.id ? show('') : showList());
 }
 
 // Shows a conversation; a new one if there is none of this id.
 async function show(id) {
-  const found = (await listConversations()).find(conversation => conversation.id === id);
-  state.chat = found ? await Chat.load(found, changed) : Chat.create(model(), changed);
+  const turn = state.turn += 1;
+  const found = id ? (await listConversations()).find(conversation => conversation.id === id) : null;
+  const chat = found ? await Chat.load(found, changed) : Chat.create(model(), defaultSettings(), changed);
+  // Another conversation may have been chosen meanwhile.
+  if (turn !== state.turn) return;
+  state.chat = chat;
   state.views.clear();
   $('log').replaceChildren();
   if (found && state.models.some(it => it.id === found.model)) $('model').value = found.model;
@@ -141,6 +207,23 @@ async function show(id) {
   state.pinned = true;
   showPath();
   toEnd();
+  await showList();
+}
+
+// Shows what another tab has changed.
+async function refresh() {
+  const { chat } = state;
+  // A page that has shown nothing yet reads what is there.
+  if (!chat) return;
+  await dropOthers();
+  // A tab without a key cannot read the replies that another one begins.
+  state.isStale = state.models.length === 0;
+  if (!state.isStale) {
+    const isThere = chat.nodes.size === 0 || await chat.refresh();
+    if (chat !== state.chat) return;
+    if (!isThere) return show('');
+    showPath();
+  }
   await showList();
 }
 
@@ -155,25 +238,29 @@ const actions = {
     showPath();
     state.views.get(node.id)?.tools.querySelector(`[data-name="${name}"]:not(:disabled), .versions button:not(:disabled)`)?.focus();
   },
-  edit: (node, text) => submit(text, node.parent),
+  edit: (node, text) => submit(text, node.files ?? [], node.parent),
   async again(node) {
     const user = state.chat.nodes.get(node.parent);
-    await replied(state.chat.reply(user, model() || node.model));
+    await replied(() => state.chat.reply(user, model() || node.model));
   },
+  continue: node => replied(() => state.chat.continue(node, model() || node.model)),
   tryAgain(node) {
     state.chat.again(node);
     showPath();
   },
-  enterKey,
-  copy(node, button) {
-    const done = () => {
-      say(t('copied'));
-      button.textContent = t('copied');
-      setTimeout(() => { button.textContent = t('copy'); }, 1500);
-    };
-    // The clipboard needs a secure connection or this machine.
-    navigator.clipboard?.writeText(node.text).then(done, () => {});
+  async remove(node) {
+    if (!confirm(t('removeMessageSure'))) return;
+    await state.chat.remove(node);
+    if (state.chat.nodes.size === 0) {
+      await removeConversation(state.chat.conversation.id);
+      await show('');
+    } else {
+      showPath();
+    }
+    composer.focus();
   },
+  enterKey,
+  copy: (node, button) => copy(node.text, text => { button.textContent = text; }),
   async replay(node) {
     const abort = new AbortController();
     node.replay = { running: true };
@@ -187,6 +274,22 @@ const actions = {
   },
 };
 
+// Copies a text; `show` changes the text of the button.
+function copy(text, show) {
+  const done = () => {
+    say(t('copied'));
+    show(t('copied'));
+    setTimeout(() => show(t('copy')), 1500);
+  };
+  // The clipboard needs a secure connection or this machine.
+  navigator.clipboard?.writeText(text).then(done, () => {});
+}
+
+$('log').addEventListener('click', event => {
+  const button = event.target.closest('.listing > button');
+  if (button) copy(button.parentElement.querySelector('code').textContent, text => { button.dataset.label = text; });
+});
+
 function enterKey(node) {
   askKey(found => {
     takeModels(found ?? []);
@@ -194,17 +297,17 @@ function enterKey(node) {
   }, node ? t('keyWrong') : null);
 }
 
-async function submit(text, parent) {
-  if (state.busy) return;
+async function submit(text, files, parent) {
   if (state.models.length === 0) return loadModels();
-  await replied(state.chat.send(text, parent, model()));
+  await replied(() => state.chat.send(text, files, parent, model()));
 }
 
-// Shows a reply that has just begun.
-async function replied(begun) {
+// Begins a reply and shows it. A second click on a button begins no other one.
+async function replied(begin) {
+  if (state.busy) return;
   state.busy = true;
   try {
-    await begun;
+    await begin();
   } finally {
     state.busy = false;
   }
@@ -225,12 +328,37 @@ async function start(text) {
 
 async function sendComposed() {
   const text = composer.value.trim();
-  if (!text || state.busy || state.chat.open()) return;
+  const { files } = state;
+  if ((!text && files.length === 0) || state.busy || state.chat.open()) return;
   if (state.models.length === 0) return loadModels();
   const path = state.chat.path();
   composer.value = '';
+  state.files = [];
+  showFiles();
   grow(composer);
-  await submit(text, path.length ? path[path.length - 1].id : null);
+  await submit(text, files, path.length ? path[path.length - 1].id : null);
+}
+
+// Adds files to the message that is being written.
+async function attach(list) {
+  const read = await Promise.all(Array.from(list, readFile));
+  state.files = [...state.files, ...read.filter(({ refused }) => !refused)];
+  showFiles();
+  showButtons();
+  const refused = read.filter(({ refused }) => refused);
+  notice(refused.length ? () => [refused.map(({ refused, values }) => t(refused, values)).join(' ')] : null);
+  say(refused.length ? $('notice').textContent : t('attached', { names: state.files.map(({ name }) => name).join(', ') }));
+  composer.focus();
+}
+
+function showFiles() {
+  $('files').hidden = state.files.length === 0;
+  $('files').replaceChildren(...state.files.map(file => chip(file, () => {
+    state.files = state.files.filter(other => other !== file);
+    showFiles();
+    showButtons();
+    composer.focus();
+  })));
 }
 
 function stop() {
@@ -238,6 +366,25 @@ function stop() {
   if (node) readingOf(node)?.stop();
 }
 
+$('attach').addEventListener('click', () => $('attach-file').click());
+$('attach-file').addEventListener('change', async event => {
+  await attach(event.target.files);
+  event.target.value = '';
+});
+const hasFiles = event => event.dataTransfer?.types.includes('Files');
+addEventListener('dragover', event => {
+  if (!hasFiles(event)) return;
+  event.preventDefault();
+  document.body.classList.add('dropping');
+});
+addEventListener('dragleave', event => event.relatedTarget === null && document.body.classList.remove('dropping'));
+addEventListener('drop', event => {
+  document.body.classList.remove('dropping');
+  if (!hasFiles(event)) return;
+  // A browser would open the file in place of the page.
+  event.preventDefault();
+  attach(event.dataTransfer.files);
+});
 $('compose').addEventListener('submit', event => {
   event.preventDefault();
   sendComposed();
@@ -260,17 +407,32 @@ document.addEventListener('keydown', event => {
   if (event.key === 'Escape') {
     if (document.body.classList.contains('side')) closeSide();
     else stop();
+  } else if (event.code === 'KeyO' && event.shiftKey && (event.ctrlKey || event.metaKey) && !document.querySelector('dialog[open]')) {
+    event.preventDefault();
+    startAnew();
   } else if (event.key === '/' && !inField && !event.ctrlKey && !event.metaKey && !event.altKey) {
     event.preventDefault();
     composer.focus();
   }
 });
 
-$('new').addEventListener('click', async () => {
+$('search').addEventListener('input', showList);
+$('search').addEventListener('keydown', event => {
+  if (event.key !== 'Escape' || $('search').value === '') return;
+  // Escape empties the field first.
+  event.preventDefault();
+  event.stopPropagation();
+  $('search').value = '';
+  showList();
+});
+
+async function startAnew() {
   closeSide();
   await show('');
   composer.focus();
-});
+}
+
+$('new').addEventListener('click', startAnew);
 $('settings').addEventListener('click', () => {
   const { chat } = state;
   askSettings(chat.conversation.settings, async settings => {
@@ -297,13 +459,15 @@ $('import-file').addEventListener('change', async event => {
   const [file] = event.target.files;
   if (!file) return;
   try {
-    notice(t('imported', { n: await importText(await file.text()) }));
+    const imported = await importText(await file.text());
+    const n = imported.length;
+    notice(() => [t(n === 1 ? 'importedOne' : 'imported', { n })]);
+    if (n > 0) await show(imported[0].id);
   } catch {
-    notice(t('importBad'));
+    notice(() => [t('importBad')]);
   }
   event.target.value = '';
   closeSide();
-  await showList();
 });
 
 // --- The side on a narrow page ---
@@ -354,6 +518,8 @@ function showLanguage() {
   $('language').setAttribute('aria-label', t('languageLabel'));
   showTheme();
   showSettings();
+  showFiles();
+  notice(state.notice);
 }
 
 $('language').addEventListener('click', async () => {
@@ -382,28 +548,30 @@ function takeModels(found) {
   $('model').hidden = found.length === 0;
   notice(null);
   if (state.chat) showPath();
+  if (state.isStale && found.length > 0) refresh();
 }
 
 async function loadModels() {
   try {
     const found = await models();
     takeModels(found);
-    if (found.length === 0) notice(t('eNoModels'));
+    if (found.length === 0) notice(() => [t('eNoModels')]);
   } catch (error) {
     takeModels([]);
-    const retry = h('button', { type: 'button', onclick: loadModels }, t('tryAgain'));
+    const button = (name, onclick) => h('button', { type: 'button', onclick }, t(name));
     if (error instanceof Failure && (error.status === 401 || error.status === 403)) {
-      const asked = getKey() ? t('keyWrong') : null;
-      notice(asked ?? t('eNeedKey'), h('button', { type: 'button', onclick: () => enterKey(null) }, t('enterKey')));
-      askKey(models => (models ? takeModels(models) : loadModels()), asked);
+      const isWrong = getKey() !== '';
+      notice(() => [t(isWrong ? 'keyWrong' : 'eNeedKey'), button('enterKey', () => enterKey(null))]);
+      askKey(models => (models ? takeModels(models) : loadModels()), isWrong ? t('keyWrong') : null);
     } else {
-      notice(error instanceof Failure ? sentence(error) : t('eNetworkNow'), retry);
+      notice(() => [error instanceof Failure ? sentence(error) : t('eNetworkNow'), button('tryAgain', loadModels)]);
     }
   }
 }
 
 addEventListener('online', () => state.models.length === 0 && loadModels());
 addEventListener('hashchange', () => show(location.hash.slice(1)));
+onChange(refresh);
 addEventListener('pagehide', flush);
 addEventListener('visibilitychange', () => document.visibilityState === 'hidden' && flush());
 
@@ -414,5 +582,5 @@ state.isStored = await open();
 await show(location.hash.slice(1));
 showSettings();
 await loadModels();
-if (!state.isStored) notice(t('noStorage'));
+if (!state.isStored) notice(() => [t('noStorage')]);
 if (!document.querySelector('dialog[open]')) composer.focus({ preventScroll: true });

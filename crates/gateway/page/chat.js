@@ -1,12 +1,17 @@
 // One conversation: a tree of messages, of which one path is shown, and its replies in progress.
 
-import { newId, nodesOf, put } from './store.js';
+import { listConversations, newId, nodesOf, put } from './store.js';
+import { withFiles } from './files.js';
 import { begin, computeAgain, isOpen, Reading } from './reply.js';
 
 const SAVE_EVERY = 250;
+const MAX_TITLE = 60;
 
 // Replies in progress by the id of their message. They go on while another conversation is shown.
 const readings = new Map();
+
+// Ids of the messages and conversations that are deleted.
+const dropped = new Set();
 
 export const readingOf = node => readings.get(node.id);
 
@@ -17,20 +22,49 @@ export class Chat {
     this.nodes = new Map();
   }
 
-  static create(model, changed) {
-    const conversation = { id: newId(), title: '', updated: Date.now(), model, settings: {}, choice: {} };
+  static create(model, settings, changed) {
+    const conversation = { id: newId(), title: '', updated: Date.now(), model, settings, choice: {} };
     return new Chat(conversation, changed);
   }
 
   static async load(conversation, changed) {
     const chat = new Chat(conversation, changed);
-    for (const node of await nodesOf(conversation.id)) {
-      // A reply in progress has a newer state here than in the database.
-      const live = readings.get(node.id)?.node ?? node;
-      chat.nodes.set(node.id, live);
-    }
-    for (const node of chat.nodes.values()) if (node.role === 'assistant' && isOpen(node)) chat.follow(node);
+    for (const node of await nodesOf(conversation.id)) chat.take(node);
     return chat;
+  }
+
+  // Takes a message of the database, and reads its reply on if that is in progress.
+  take(stored) {
+    if (isDropped(stored)) return;
+    const live = readings.get(stored.id)?.node;
+    const here = this.nodes.get(stored.id);
+    // A reply in progress has a newer state here than in the database, and so has a replay.
+    if (here && !live && !here.replay?.running) Object.assign(here, stored);
+    const node = live ?? here ?? stored;
+    this.nodes.set(node.id, node);
+    if (node.role === 'assistant' && isOpen(node)) this.follow(node);
+  }
+
+  // Takes what another tab has written. Returns false if it has deleted the conversation.
+  async refresh() {
+    const { id } = this.conversation;
+    const before = JSON.stringify(this.conversation);
+    const all = await listConversations();
+    const nodes = await nodesOf(id);
+    // This tab has written meanwhile, which is newer than what was read.
+    if (before !== JSON.stringify(this.conversation)) return this.refresh();
+    const found = all.find(conversation => conversation.id === id);
+    const ids = new Set(nodes.map(node => node.id));
+    for (const node of this.nodes.values()) if (!ids.has(node.id)) this.forget(node);
+    if (!found) return false;
+    Object.assign(this.conversation, found);
+    for (const node of nodes) this.take(node);
+    return true;
+  }
+
+  forget(node) {
+    drop(node);
+    this.nodes.delete(node.id);
   }
 
   versions(parent) {
@@ -58,18 +92,18 @@ export class Chat {
   }
 
   // Adds a message of the user behind `parent`, and a reply to it. Returns the reply.
-  async send(text, parent, model) {
-    const user = this.add({ role: 'user', parent, text });
-    this.conversation.title ||= text.trim().split('\n')[0].slice(0, 60);
+  async send(text, files, parent, model) {
+    const user = this.add({ role: 'user', parent, text, files: files.length ? files : undefined });
+    this.conversation.title ||= titleOf(text.trim() || files[0].name);
     return this.reply(user, model, [user]);
   }
 
   // Adds a reply to a message of the user. Another version of a reply has another seed.
-  async reply(user, model, more = []) {
-    const isAnother = this.versions(user.id).length > 0;
+  async reply(user, model, more = [], before = undefined) {
+    const isAnother = !before && this.versions(user.id).length > 0;
     const node = this.add({ role: 'assistant', parent: user.id, model });
-    const { seed, body } = this.request(user, model, isAnother);
-    begin(node, body);
+    const { seed, body } = this.request(user, model, isAnother, before?.text);
+    begin(node, body, before);
     node.facts.seed = seed;
     this.conversation.updated = Date.now();
     this.conversation.model = model;
@@ -77,6 +111,11 @@ export class Chat {
     await put({ conversations: [this.conversation], nodes: [...more, node] });
     this.follow(node);
     return node;
+  }
+
+  // Adds a version of a reply that begins with all of its text.
+  continue(node, model) {
+    return this.reply(this.nodes.get(node.parent), model, [], node);
   }
 
   add(fields) {
@@ -88,29 +127,37 @@ export class Chat {
     return node;
   }
 
-  request(user, model, isAnother) {
-    const input = [];
+  request(user, model, isAnother, begun) {
+    const input = begun ? [{ role: 'assistant', content: begun }] : [];
     for (let node = user; node; node = this.nodes.get(node.parent)) {
-      if (node.text) input.unshift({ role: node.role, content: node.text });
+      const content = withFiles(node);
+      if (content) input.unshift({ role: node.role, content });
     }
-    const { instructions, temperature, topP, maxTokens, schema, seed: fixed } = this.conversation.settings;
+    const { settings } = this.conversation;
+    const { instructions, seed: fixed } = settings;
+    // The grammar of a format knows no beginning of its text.
+    const schema = begun ? undefined : settings.schema;
     const random = crypto.getRandomValues(new Uint32Array(1))[0];
     const seed = fixed === undefined || isAnother ? random : fixed;
     const text = schema ? { format: { type: 'json_schema', name: 'reply', schema: JSON.parse(schema), strict: true } } : undefined;
     const body = {
-      model, input, instructions, temperature, top_p: topP, max_output_tokens: maxTokens, seed, text,
-      stream: true, background: true, store: true,
+      model, input, instructions, max_output_tokens: settings.maxTokens, seed, text, stop: settings.stop,
+      temperature: settings.temperature, top_p: settings.topP, top_k: settings.topK, min_p: settings.minP,
+      frequency_penalty: settings.frequencyPenalty, presence_penalty: settings.presencePenalty,
+      repetition_penalty: settings.repetitionPenalty,
+      continue_final_message: begun ? true : undefined, stream: true, background: true, store: true,
     };
     return { seed, body: JSON.stringify(body) };
   }
 
   // Reads a reply to its end, and stores it on the way.
   follow(node) {
-    if (readings.has(node.id)) return;
+    if (readings.has(node.id) || isDropped(node)) return;
     let timer = null;
     const write = () => {
       clearTimeout(timer);
       timer = null;
+      if (isDropped(node)) return;
       put({ nodes: [node] }).catch(error => console.warn('a message was not stored', error));
     };
     const reading = new Reading(node, (_, save) => {
@@ -141,9 +188,47 @@ export class Chat {
     return this.path().findLast(node => readings.has(node.id)) ?? null;
   }
 
+  // Removes a message and all that follow it.
+  async remove(node) {
+    const { choice } = this.conversation;
+    const gone = [node];
+    for (const one of gone) gone.push(...this.versions(one.id));
+    for (const one of gone) {
+      this.forget(one);
+      delete choice[one.id];
+    }
+    if (choice[node.parent ?? 'root'] === node.id) delete choice[node.parent ?? 'root'];
+    await put({ conversations: [this.conversation], gone: gone.map(one => one.id) });
+  }
+
   save() {
     return put({ conversations: [this.conversation] });
   }
+}
+
+function titleOf(text) {
+  const [line] = text.split('\n');
+  return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1).replace(/[\ud800-\udbff]$/, '').trimEnd()}…` : line;
+}
+
+const isDropped = node => dropped.has(node.id) || dropped.has(node.conversation);
+
+// Stops a reply that is no longer wanted, so that its end is not stored.
+function drop(node) {
+  dropped.add(node.id);
+  readings.get(node.id)?.stop();
+}
+
+// Stops the replies of a conversation that is deleted, be it shown or not.
+export function dropConversation(id) {
+  dropped.add(id);
+  for (const reading of readings.values()) if (reading.node.conversation === id) reading.stop();
+}
+
+// Stops the replies of conversations that another tab has deleted.
+export async function dropOthers() {
+  const ids = new Set((await listConversations()).map(({ id }) => id));
+  for (const { node } of readings.values()) if (!ids.has(node.conversation)) dropConversation(node.conversation);
 }
 
 // Writes what is not written yet.

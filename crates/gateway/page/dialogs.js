@@ -50,12 +50,28 @@ export function askKey(entered, told) {
   field.focus();
 }
 
+const DEFAULTS = 'nsbridge-settings';
+
 const NUMBERS = [
   ['p-temperature', 'temperature', 0, 2, false],
   ['p-top-p', 'topP', 0.01, 1, false],
+  ['p-top-k', 'topK', 1, 1_000_000, true],
+  ['p-min-p', 'minP', 0, 1, false],
+  ['p-frequency', 'frequencyPenalty', -2, 2, false],
+  ['p-presence', 'presencePenalty', -2, 2, false],
+  ['p-repetition', 'repetitionPenalty', 0.01, 100, false],
   ['p-max', 'maxTokens', 1, 1_000_000, true],
   ['p-seed', 'seed', 0, Number.MAX_SAFE_INTEGER, true],
 ];
+
+// Returns the settings of a new conversation.
+export function defaultSettings() {
+  try {
+    return JSON.parse(localStorage.getItem(DEFAULTS)) ?? {};
+  } catch {
+    return {};
+  }
+}
 
 // Shows the settings of a conversation. `saved` is called with the new ones.
 export function askSettings(settings, saved) {
@@ -63,9 +79,11 @@ export function askSettings(settings, saved) {
   const show = values => {
     for (const [id, name] of NUMBERS) $(id).value = values[name] ?? '';
     $('p-instructions').value = values.instructions ?? '';
+    $('p-stop').value = values.stop?.join('\n') ?? '';
     $('p-schema').value = values.schema ?? '';
   };
   show(settings);
+  $('p-default').checked = false;
   wrong('settings-error', null);
   $('settings-reset').onclick = () => show({});
   const form = dialog.querySelector('form');
@@ -73,7 +91,9 @@ export function askSettings(settings, saved) {
   form.onsubmit = event => {
     event.preventDefault();
     try {
-      saved(read());
+      const settings = read();
+      if ($('p-default').checked) localStorage.setItem(DEFAULTS, JSON.stringify(settings));
+      saved(settings);
       dialog.close();
     } catch (error) {
       wrong('settings-error', error.message);
@@ -98,6 +118,9 @@ function read() {
   }
   const instructions = $('p-instructions').value.trim();
   if (instructions) settings.instructions = instructions;
+  // Spaces belong to a stop sequence.
+  const stop = $('p-stop').value.split('\n').filter(text => text !== '');
+  if (stop.length) settings.stop = stop;
   const schema = $('p-schema').value.trim();
   if (schema) {
     let parsed;

@@ -134,10 +134,10 @@ class Shown {
     // Code that grows gets its colors at its end.
     const later = job => (isGrowing && job.kind === 'code' ? undefined : this.later(job));
     const made = Array.from(build(parser.parse(source, { references }), later).childNodes);
-    const [old] = tail.nodes, [pre] = made;
-    const isCode = isGrowing && made.length === 1 && tail.nodes.length === 1 && old.localName === 'pre' && pre.localName === 'pre';
-    if (isCode && old.dataset.language === pre.dataset.language) {
-      old.firstChild.firstChild.data = pre.textContent;
+    const [old] = tail.nodes, [listing] = made;
+    const isCode = isGrowing && made.length === 1 && tail.nodes.length === 1 && [old, listing].every(node => node.className === 'listing');
+    if (isCode && old.dataset.language === listing.dataset.language) {
+      old.querySelector('code').firstChild.data = listing.textContent;
       this.tail = { source, isGrowing, nodes: [old] };
       return true;
     }

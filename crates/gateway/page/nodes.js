@@ -104,15 +104,27 @@ function code(text) {
 
 function codeBlock({ content, info }, later) {
   const source = content.replace(/\n$/, '');
-  const node = document.createElement('pre');
+  const node = document.createElement('div');
+  node.className = 'listing';
   const inner = code(source);
-  node.append(inner);
-  node.tabIndex = 0;
+  const pre = document.createElement('pre');
+  pre.append(inner);
+  pre.tabIndex = 0;
+  node.append(copyButton(), pre);
   const language = parser.utils.unescapeAll(info).trim().split(/\s/)[0];
   if (language) {
     node.dataset.language = language.slice(0, MAX_LANGUAGE_CHARS);
     later({ kind: 'code', node: inner, source, language });
   }
+  return node;
+}
+
+// Returns a button without text of its own: a reply that is selected or copied has only its words.
+function copyButton() {
+  const node = document.createElement('button');
+  node.type = 'button';
+  node.setAttribute('aria-label', t('copyCode'));
+  node.dataset.label = t('copy');
   return node;
 }
 

@@ -13,10 +13,11 @@ const PAUSES = [250, 500, 1000, 2000, 4000, 8000];
 
 export const isOpen = node => node.state === 'waiting' || node.state === 'streaming';
 
-// Fills the fields of a new reply. `body` is the body of its request, as text.
-export function begin(node, body) {
+// Fills the fields of a new reply. `body` is the body of its request, as text. The reply goes on behind the text and the
+// reasoning of `before`.
+export function begin(node, body, { text, reasoning } = { text: '', reasoning: '' }) {
   Object.assign(node, {
-    text: '', reasoning: '', state: 'waiting', body, key: newId(), response: null, last: -1,
+    text, reasoning, before: { text, reasoning }, state: 'waiting', body, key: newId(), response: null, last: -1,
     error: null, notes: [], replay: null, wanted: null,
     facts: { sent: Date.now(), first: null, end: null, reconnections: 0, trace: hex(16) },
   });
@@ -32,7 +33,8 @@ export function computeAgain(node) {
   node.response = null;
   node.last = -1;
   node.key = newId();
-  node.wanted = node.text || node.reasoning ? { text: '', reasoning: '' } : null;
+  const { text = '', reasoning = '' } = node.before ?? {};
+  node.wanted = node.text !== text || node.reasoning !== reasoning ? { text, reasoning } : null;
 }
 
 // Reads the reply of a node. `changed(node, save)` is called after each change.
@@ -46,6 +48,8 @@ export class Reading {
     this.isOver = false;
     this.wake = () => {};
     this.attempts = 0;
+    // Time of the last event, or of the connection.
+    this.heard = Date.now();
   }
 
   // Reads to the end. Never fails: a failure is the state of the node.
@@ -95,9 +99,11 @@ export class Reading {
       const response = await this.open();
       const wasLost = this.notice !== null;
       this.notice = null;
+      this.heard = Date.now();
       if (wasLost) this.changed(node, false);
       for await (const event of events(response, heard)) {
         this.attempts = 0;
+        this.heard = Date.now();
         if (!this.take(event)) break;
         if (this.isOver) return;
       }
@@ -163,6 +169,7 @@ export class Reading {
     // A time that includes a lost connection says nothing about the model.
     if (facts.first === null && facts.reconnections === 0) facts.first = Date.now();
     facts.latest = Date.now();
+    facts.pieces = (facts.pieces ?? 0) + 1;
     node[field] += delta;
     this.changed(node, false);
   }
@@ -213,7 +220,9 @@ export class Reading {
     if (response.status === 'failed') {
       const { code, message } = response.error ?? {};
       const restarted = nsbridge.error_code === 'restarted';
-      return this.fail(new Failure(500, restarted ? 'restarted' : nsbridge.error_code ?? code ?? '', message ?? ''));
+      // The worker refuses the request as it is: another try has an equal end.
+      const status = code === 'invalid_prompt' ? 400 : 500;
+      return this.fail(new Failure(status, restarted ? 'restarted' : nsbridge.error_code ?? code ?? '', message ?? ''));
     }
     const refused = response.incomplete_details?.reason === 'content_filter';
     if (refused) node.notes.push({ kind: 'contentFilter' });
@@ -308,7 +317,7 @@ export class Reading {
 // `{ equal, whole }`, or the first difference.
 export async function replay(node, told, signal) {
   const copy = { text: '', reasoning: '', state: 'waiting' };
-  begin(copy, node.body);
+  begin(copy, node.body, node.before);
   const reading = new Reading(copy, () => {
     told(copy);
     // A reply that was stopped is compared as far as it goes.

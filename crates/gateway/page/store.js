@@ -11,6 +11,15 @@ export function newId() {
   return Array.from(bytes, byte => byte.toString(16).padStart(2, '0')).join('');
 }
 
+// Tabs of the page tell each other that there is something new in the database.
+const channel = new BroadcastChannel(DATABASE);
+const tell = () => channel.postMessage(null);
+
+// Calls `changed` when another tab has changed what conversations there are, or begun a reply in one.
+export function onChange(changed) {
+  channel.onmessage = changed;
+}
+
 // Opens the database. Returns false if conversations are kept in memory only.
 export function open() {
   return new Promise(resolve => {
@@ -57,9 +66,20 @@ export async function nodesOf(conversation) {
   return transact('readonly', (_, nodes) => nodes.index('conversation').getAll(conversation));
 }
 
-// Writes conversations and nodes together: all of them or none.
-export async function put({ conversations = [], nodes = [] }) {
+// Returns the ids of the conversations that have this text in their titles or messages.
+export async function search(text) {
+  const plain = value => value.normalize('NFKC').toLowerCase();
+  const wanted = plain(text);
+  const nodes = database ? await transact('readonly', (_, all) => all.getAll()) : Array.from(memory.nodes.values());
+  const inText = nodes.filter(node => plain(node.text).includes(wanted)).map(node => node.conversation);
+  const inTitle = (await listConversations()).filter(({ title }) => plain(title).includes(wanted)).map(({ id }) => id);
+  return new Set([...inText, ...inTitle]);
+}
+
+// Writes conversations and nodes together, and removes the nodes with the ids of `gone`: all of them or none.
+export async function put({ conversations = [], nodes = [], gone = [] }) {
   if (!database) {
+    for (const id of gone) memory.nodes.delete(id);
     for (const it of conversations) memory.conversations.set(it.id, structuredClone(it));
     for (const it of nodes) memory.nodes.set(it.id, structuredClone(it));
     return;
@@ -67,7 +87,9 @@ export async function put({ conversations = [], nodes = [] }) {
   await transact('readwrite', (ofConversations, ofNodes) => {
     for (const it of conversations) ofConversations.put(it);
     for (const it of nodes) ofNodes.put(it);
+    for (const id of gone) ofNodes.delete(id);
   });
+  if (conversations.length) tell();
 }
 
 export async function removeConversation(id) {
@@ -81,6 +103,7 @@ export async function removeConversation(id) {
     ofConversations.delete(id);
     for (const node of nodes) ofNodes.delete(node.id);
   });
+  tell();
 }
 
 const FORMAT = 'nsbridge conversations 1';
@@ -94,7 +117,7 @@ export async function exported() {
   return JSON.stringify({ format: FORMAT, conversations }, null, 1);
 }
 
-// Adds the conversations of a file. Returns their number. They get new ids, so nothing is replaced.
+// Adds the conversations of a file, and returns them. They get new ids, so nothing is replaced.
 export async function importText(text) {
   const { format, conversations } = JSON.parse(text);
   if (format !== FORMAT || !Array.isArray(conversations)) throw new Error('not an export');
@@ -119,11 +142,13 @@ export async function importText(text) {
     }
   }
   await put(all);
-  return all.conversations.length;
+  return all.conversations;
 }
 
 function checked(node) {
   const isNode = typeof node?.id === 'string' && typeof node.text === 'string' && ['user', 'assistant'].includes(node.role);
-  if (!isNode) throw new Error('not a message');
+  const { files = [] } = node;
+  const areFiles = Array.isArray(files) && files.every(file => typeof file?.name === 'string' && typeof file.text === 'string');
+  if (!isNode || !areFiles) throw new Error('not a message');
   return node;
 }

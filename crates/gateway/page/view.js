@@ -17,6 +17,9 @@ export function h(name, properties = {}, ...children) {
   return node;
 }
 
+// Time without an event after which a begun reply is told to stall.
+const STALLED_MS = 3000;
+
 const number = (value, digits = 0) => value.toLocaleString(getLanguage(), { maximumFractionDigits: digits });
 
 function duration(ms) {
@@ -56,6 +59,11 @@ function ended(text) {
   return /[.!?。]$/.test(trimmed) || trimmed === '' ? trimmed : `${trimmed}.`;
 }
 
+// Returns true for a reply that ended before its time and has no format: a grammar knows no beginning of its text.
+function continues(node) {
+  return ['stopped', 'cut'].includes(node.state) && node.text.trim() !== '' && !JSON.parse(node.body).text;
+}
+
 // Message with its tools and, for a reply, its facts.
 export class MessageView {
   constructor(node, actions) {
@@ -65,10 +73,12 @@ export class MessageView {
     this.state = h('p', { class: 'state', hidden: true });
     this.tools = h('div', { class: 'tools' });
     this.facts = node.role === 'assistant' ? h('aside', { class: 'facts', 'aria-label': t('facts') }) : null;
+    const files = node.files ? h('ul', { class: 'chips', 'aria-label': t('files') }, ...node.files.map(file => chip(file))) : null;
     const who = node.role === 'user' ? t('you') : t('reply');
     this.root = h('article', { class: `message ${node.role}`, 'aria-label': who, 'data-id': node.id },
-      h('div', { class: 'text' }, this.reasoning(), this.body, this.state, this.tools), this.facts);
+      h('div', { class: 'text' }, this.reasoning(), this.body, files, this.state, this.tools), this.facts);
     if (node.role === 'user') this.body.textContent = node.text;
+    this.body.hidden = node.role === 'user' && node.text === '';
     this.update();
   }
 
@@ -111,7 +121,7 @@ export class MessageView {
     const lines = [];
     const reading = readingOf(this.node);
     if (open) {
-      const line = this.progress(reading?.notice ?? null);
+      const line = this.progress(reading);
       if (line) lines.push(line);
     }
     for (const note of this.node.notes ?? []) lines.push([t(note.kind, note), note.kind === 'recomputeDiffers' ? 'wrong' : '']);
@@ -129,8 +139,9 @@ export class MessageView {
   }
 
   // Returns the line about a reply in progress.
-  progress(notice) {
+  progress(reading) {
     const { node } = this;
+    const notice = reading?.notice ?? null;
     if (notice?.kind === 'stopping') return [t('stopping'), ''];
     if (notice?.kind === 'recomputing') return [t('recomputing'), '', true];
     if (notice?.kind === 'lost') {
@@ -140,7 +151,7 @@ export class MessageView {
       if (failure.status === 0 && (node.response || node.last >= 0)) return [t('lostIn', { s }), '', true];
       return [sentence({ status: failure.status, code: failure.code, message: failure.message, until }, node), '', true];
     }
-    if (node.state !== 'waiting') return null;
+    if (node.state !== 'waiting') return Date.now() - (reading?.heard ?? Date.now()) > STALLED_MS ? [t('stalled'), '', true] : null;
     const since = Date.now() - node.facts.sent;
     if (since < 600) return ['…', 'thinking'];
     return since < 8000 ? [t('waiting'), ''] : [t('queued'), '', true];
@@ -161,12 +172,16 @@ export class MessageView {
     const { facts, state, replay } = this.node;
     const rows = [];
     const clean = facts.reconnections === 0;
-    if (!open && clean && facts.output > 1 && facts.first && facts.latest > facts.first && !(facts.attempts > 1)) {
-      const speed = (facts.output - 1) * 1000 / (facts.latest - facts.first);
-      rows.push([t('speed'), t('perSecond', { n: number(speed, speed < 10 ? 1 : 0) }), t('speedHint')]);
+    // A reply that was stopped has no count of its tokens. They come one by one.
+    const isCounted = facts.output !== undefined;
+    const tokens = isCounted ? facts.output : facts.pieces;
+    if (!open && clean && tokens > 1 && facts.first && facts.latest > facts.first && !(facts.attempts > 1)) {
+      const speed = (tokens - 1) * 1000 / (facts.latest - facts.first);
+      rows.push([t('speed'), t('perSecond', { n: number(speed, speed < 10 ? 1 : 0) }), t(isCounted ? 'speedHint' : 'speedOfPieces')]);
     }
     if (facts.first) rows.push([t('first'), duration(facts.first - facts.sent), t('speedHint')]);
-    if (facts.output !== undefined) {
+    // A handler that counts no tokens reports zeros.
+    if (facts.input > 0 || facts.output > 0) {
       const more = facts.cached ? [t('cached', { n: number(facts.cached) })] : null;
       rows.push([t('tokens'), t('inOut', { i: number(facts.input), o: number(facts.output) }), null, null, more]);
     }
@@ -202,11 +217,13 @@ export class MessageView {
       all.push(button('edit', t('editLabel'), () => this.edit()));
     } else if (!open) {
       if (node.error?.code === 'invalid_api_key') all.push(button('enterKey', t('enterKey'), () => actions.enterKey(node)));
-      else if (node.state === 'failed' && node.error?.code !== 'restarted') all.push(button('tryAgain', t('tryAgain'), () => actions.tryAgain(node)));
+      else if (node.state === 'failed' && node.error?.code !== 'restarted' && node.error?.status !== 400) all.push(button('tryAgain', t('tryAgain'), () => actions.tryAgain(node)));
+      if (continues(node)) all.push(button('continueReply', t('continueLabel'), () => actions.continue(node)));
       all.push(button('again', t('againLabel'), () => actions.again(node)));
       if (node.text) all.push(button('replay', t('replayLabel'), () => actions.replay(node), { disabled: node.replay?.running }));
     }
     if (node.text && !open) all.push(button('copy', t('copy'), event => actions.copy(node, event.currentTarget)));
+    if (!open) all.push(button('remove', t('removeMessage'), () => actions.remove(node)));
     return all;
   }
 
@@ -232,7 +249,7 @@ export class MessageView {
     };
     const send = () => {
       const text = field.value.trim();
-      if (text) actions.edit(node, text);
+      if (text || node.files) actions.edit(node, text);
       close();
     };
     field.addEventListener('keydown', event => {
@@ -256,6 +273,15 @@ export class MessageView {
   }
 }
 
+// Returns a file as an item of a list. With `remove`, it has a button.
+export function chip({ name, text }, remove) {
+  const size = new TextEncoder().encode(text).length;
+  const amount = size < 1024 ? `${number(size)} B` : `${number(size / 1024, 1)} KiB`;
+  const button = remove && h('button', { type: 'button', class: 'icon', 'aria-label': t('detach', { name }), title: t('detach', { name }), onclick: remove },
+    h('span', { 'aria-hidden': true }, '×'));
+  return h('li', {}, h('span', { class: 'name' }, name), h('span', {}, amount), button);
+}
+
 /** Returns true for a key of an input method. The Enter that ends its composition sends nothing; Safari reports it as key 229. */
 export function isComposing(event) {
   return event.isComposing || event.keyCode === 229;
@@ -269,7 +295,7 @@ export function grow(field) {
 
 // Fills the page of a conversation without messages. `isTale` is true for the bundled models.
 export function fillEmpty(root, isTale, choose) {
-  const examples = ['example1', 'example2', 'example3'].map(name =>
+  const examples = (isTale ? ['tale1', 'tale2', 'tale3'] : ['ask1', 'ask2', 'ask3']).map(name =>
     h('button', { type: 'button', onclick: () => choose(t(name)) }, t(name)));
   root.replaceChildren(
     h('div', { class: 'scene', 'aria-hidden': true },

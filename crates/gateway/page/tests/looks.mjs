@@ -89,6 +89,26 @@ export async function a_phone_has_no_horizontal_scroll({ Visit, assert }) {
   }
 }
 
+export async function code_is_copied_and_nothing_lies_over_it({ Visit, assert }) {
+  const visit = await (await Visit.open(undefined, { permissions: ['clipboard-read', 'clipboard-write'] })).ready('tale-7m');
+  const { page } = visit;
+  await fill(visit, TEXT);
+  const listing = page.locator('.listing').first();
+  assert.equal(await listing.evaluate(node => getComputedStyle(node, '::before').content), '"rust"');
+  const button = listing.getByRole('button', { name: 'Copy the code' });
+  const [above, code] = [await button.boundingBox(), await listing.locator('pre').boundingBox()];
+  assert.ok(above.y + above.height <= code.y, 'the line of the language and the button ends above the code');
+  await button.click();
+  await page.waitForSelector('.listing button[data-label="Copied"]');
+  const copied = await page.evaluate(() => navigator.clipboard.readText());
+  assert.ok(copied.startsWith('/// A comment.\n#[derive(Debug)]\nfn main()') && copied.endsWith('Some(12) }'), copied);
+  await page.waitForSelector('#said:text("Copied")', { state: 'attached' });
+  // What is selected of a reply has no words of the page.
+  assert.doesNotMatch(await page.locator('.message.assistant .body').textContent(), /Copy|Copied/);
+  await page.waitForSelector('.listing button[data-label="Copied"]', { state: 'detached' });
+  await visit.close();
+}
+
 export async function dark_and_light_follow_the_system_and_the_switch({ Visit, assert }) {
   const visit = await (await Visit.open(undefined, { colorScheme: 'dark' })).ready();
   const { page } = visit;

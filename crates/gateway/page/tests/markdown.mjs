@@ -123,14 +123,15 @@ export async function markdown_becomes_nodes_and_never_markup({ Visit, assert })
     assert.equal(whole, expected);
     assert.equal(grown, whole, `grown: ${text}`);
   };
+  const button = '<button type="button" aria-label="Copy the code" data-label="Copy"></button>';
   const link = 'target="_blank" rel="noopener noreferrer nofollow"';
   await check('a\nb\n\nc', '<p>a<br>b</p><p>c</p>');
   await check('# one\n### two', '<h2>one</h2><h4>two</h4>');
   await check('**a** *b* `c*d*` ~~e~~ snake_case_name', '<p><strong>a</strong> <em>b</em> <code>c*d*</code> <del>e</del> snake_case_name</p>');
   await check('- a\n- b\n  - c', '<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul>');
   await check('3. a\n4. b', '<ol start="3"><li>a</li><li>b</li></ol>');
-  await check('```text\n<b>*x*</b>\n```', '<pre tabindex="0" data-language="text"><code>&lt;b&gt;*x*&lt;/b&gt;</code></pre>');
-  await check('```\nopen', '<pre tabindex="0"><code>open</code></pre>');
+  await check('```text\n<b>*x*</b>\n```', `<div class="listing" data-language="text">${button}<pre tabindex="0"><code>&lt;b&gt;*x*&lt;/b&gt;</code></pre></div>`);
+  await check('```\nopen', `<div class="listing">${button}<pre tabindex="0"><code>open</code></pre></div>`);
   await check('> a\n> b', '<blockquote><p>a<br>b</p></blockquote>');
   await check('| a | b |\n|---|--:|\n| 1 | 2 |', '<div class="table" tabindex="0"><table><thead><tr><th scope="col">a</th><th scope="col" class="right">b</th></tr></thead><tbody><tr><td>1</td><td class="right">2</td></tr></tbody></table></div>');
   await check('[a](https://x.y/z)', `<p><a href="https://x.y/z" ${link}>a</a></p>`);
@@ -143,7 +144,7 @@ export async function markdown_becomes_nodes_and_never_markup({ Visit, assert })
   await check('## a # b ##  ', '<h3>a # b</h3>');
   await check('# #', '<h2></h2>');
   await check('# C#', '<h2>C#</h2>');
-  await check('```js\nlet a;\n```', '<pre tabindex="0" data-language="js"><code><span class="code-keyword">let</span> a;</code></pre>');
+  await check('```js\nlet a;\n```', `<div class="listing" data-language="js">${button}<pre tabindex="0"><code><span class="code-keyword">let</span> a;</code></pre></div>`);
   await check('- [x] a\n- [ ] b', '<ul><li><input type="checkbox" disabled="" aria-label="Done"> a</li><li><input type="checkbox" disabled="" aria-label="To do"> b</li></ul>');
   await check('[a]\n\n[a]: https://x.y/z', `<p><a href="https://x.y/z" ${link}>a</a></p>`);
   await check('[a]\n\nb\n\n[a]: https://x.y/z', `<p><a href="https://x.y/z" ${link}>a</a></p><p>b</p>`);
@@ -221,7 +222,7 @@ export async function a_reply_injects_nothing({ Visit, assert }) {
   ];
   const wrong = await visit.page.evaluate(async texts => {
     const { render } = await import('/page/markdown.js');
-    const html = ['A', 'BLOCKQUOTE', 'BR', 'CODE', 'DEL', 'DIV', 'EM', 'H2', 'H3', 'H4', 'H5', 'H6', 'HR', 'INPUT', 'LI', 'OL', 'P', 'PRE', 'SPAN', 'STRONG', 'TABLE', 'TBODY', 'TD', 'TH', 'THEAD', 'TR', 'UL'];
+    const html = ['A', 'BLOCKQUOTE', 'BR', 'BUTTON', 'CODE', 'DEL', 'DIV', 'EM', 'H2', 'H3', 'H4', 'H5', 'H6', 'HR', 'INPUT', 'LI', 'OL', 'P', 'PRE', 'SPAN', 'STRONG', 'TABLE', 'TBODY', 'TD', 'TH', 'THEAD', 'TR', 'UL'];
     const math = ['math', 'menclose', 'mfrac', 'mi', 'mn', 'mo', 'mover', 'mpadded', 'mphantom', 'mroot', 'mrow', 'mspace', 'msqrt', 'mstyle', 'msub', 'msubsup', 'msup', 'mtable', 'mtd', 'mtext', 'mtr', 'munder', 'munderover'];
     const out = [];
     for (const text of texts) {
@@ -233,7 +234,7 @@ export async function a_reply_injects_nothing({ Visit, assert }) {
         const isKnown = (node.namespaceURI === 'http://www.w3.org/1999/xhtml' ? html : math).includes(node.nodeName);
         if (!isKnown) out.push(`${text}: ${node.nodeName}`);
         for (const { name, value } of node.attributes) {
-          const isBad = /^on|^style$|^id$|^src|^xlink/.test(name) || (name === 'href' && !/^(https?:\/\/|mailto:)/.test(value)) || (name === 'class' && !/^(math( display)?|table|right|center|code-\w+)$/.test(value));
+          const isBad = /^on|^style$|^id$|^src|^xlink/.test(name) || (name === 'href' && !/^(https?:\/\/|mailto:)/.test(value)) || (name === 'class' && !/^(math( display)?|listing|table|right|center|code-\w+)$/.test(value));
           if (isBad) out.push(`${text}: ${name}="${value}"`);
         }
         if (node.nodeName === 'A' && !/noopener noreferrer/.test(node.rel)) out.push(`${text}: rel`);

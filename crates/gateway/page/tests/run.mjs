@@ -106,9 +106,11 @@ class Visit {
 
   // Sends a message and waits for the end of its reply, unless `wait` is false.
   async send(text, wait = true) {
+    // The reply before it is over, and must not be taken for this one.
+    const before = await this.page.locator('.message').count();
     await this.page.fill('#composer', text);
     await this.page.press('#composer', 'Enter');
-    await this.page.waitForSelector('.message.assistant.open, .message.assistant[data-state]');
+    await this.page.waitForFunction(count => document.querySelectorAll('.message').length > count, before);
     if (wait) await this.ended();
   }
 

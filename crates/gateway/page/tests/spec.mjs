@@ -65,9 +65,11 @@ async function differing(all) {
         out.push('<</A>');
         return;
       }
-      if (name === 'DIV' && node.className === 'table') return node.childNodes.forEach(visit);
+      // A button of the page has no text.
+      if (name === 'BUTTON') return;
+      if (name === 'DIV' && ['listing', 'table'].includes(node.className)) return node.childNodes.forEach(visit);
       if (name === 'PRE') {
-        const language = isExpected ? (node.firstElementChild?.className ?? '').replace('language-', '').slice(0, 20) : node.dataset.language ?? '';
+        const language = isExpected ? (node.firstElementChild?.className ?? '').replace('language-', '').slice(0, 20) : node.parentElement.dataset.language ?? '';
         out.push(`<PRE ${language}>`, `=${isExpected ? node.textContent.replace(/\n$/, '') : node.textContent}`, '</PRE>');
         return;
       }

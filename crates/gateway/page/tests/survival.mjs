@@ -86,6 +86,31 @@ export async function a_reply_that_the_gateway_lost_is_computed_again(world) {
   await visit.close();
 }
 
+export async function a_continued_reply_that_the_gateway_lost_is_computed_again(world) {
+  const { assert, gateways } = world;
+  const visit = await world.Visit.inReply(gateways.unstored);
+  await visit.page.keyboard.press('Escape');
+  world.goOn();
+  await visit.ended();
+  const stopped = await visit.last();
+  await world.goOnFor(0);
+  await visit.page.click('[data-name="continueReply"]');
+  const body = visit.page.locator('#log .message:last-child.assistant.open .body');
+  await world.until(async () => {
+    await world.goOnFor(40);
+    return (await body.textContent()).length >= stopped.text.length + 30;
+  }, 60);
+  await gateways.unstored.kill();
+  await visit.page.waitForSelector('.state :text("connection is lost")');
+  world.goOn();
+  await gateways.unstored.start();
+  await visit.ended();
+  const node = await visit.last();
+  assert.equal(node.recomputed, 1);
+  assert.equal(node.text, stopped.text + await visit.recompute(node));
+  await visit.close();
+}
+
 export async function a_worker_that_differs_is_told(world) {
   const { assert, gateways } = world;
   const visit = await world.Visit.inReply(gateways.unstored);
@@ -133,6 +158,20 @@ export async function a_message_without_a_gateway_is_sent_when_it_is_back(world)
   await visit.send('Once a bear', false);
   await visit.page.waitForSelector('.state :text("does not answer")');
   await gateways.unstored.start();
+  await visit.ended();
+  await visit.checkWhole();
+  await visit.close();
+}
+
+export async function a_begun_reply_that_stalls_says_so(world) {
+  const { assert } = world;
+  const visit = await world.Visit.inReply();
+  const line = visit.page.locator('.state :text("No more text for some seconds")');
+  assert.equal(await line.count(), 0);
+  // The worker stands still.
+  await line.waitFor();
+  world.goOn();
+  await line.waitFor({ state: 'detached' });
   await visit.ended();
   await visit.checkWhole();
   await visit.close();

@@ -29,7 +29,7 @@ macro_rules! file {
 }
 
 /// Files of the page by their names.
-const FILES: [(&str, &[u8]); 21] = [
+const FILES: [(&str, &[u8]); 22] = [
     file!("index.html"),
     file!("style.css"),
     file!("bear.svg"),
@@ -39,6 +39,7 @@ const FILES: [(&str, &[u8]); 21] = [
     file!("chat.js"),
     file!("colors.js"),
     file!("dialogs.js"),
+    file!("files.js"),
     file!("markdown.js"),
     file!("math.js"),
     file!("nodes.js"),
