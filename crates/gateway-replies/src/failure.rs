@@ -196,6 +196,12 @@ impl Failure {
         Self { param: Some(param.to_owned()), ..self }
     }
 
+    /// Sets the sentence for the client.
+    #[must_use]
+    pub fn saying(self, message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..self }
+    }
+
     /// Advises against another try.
     #[must_use]
     pub fn last(self) -> Self {
@@ -260,7 +266,7 @@ impl Failure {
         let internal = |message: String| Self::internal(message).coded(code.as_str());
         match code {
             ErrorCode::BadInput if message.contains(NO_ROOM) => {
-                Self::bad_request(message).coded("context_length_exceeded")
+                Self::bad_request(too_long(message)).coded("context_length_exceeded")
             }
             ErrorCode::BadInput => {
                 // The worker names the field first, in backquotes.
@@ -277,6 +283,21 @@ impl Failure {
             }
             _ => internal(format!("no worker could open the request: {code}")),
         }
+    }
+}
+
+/// Returns the sentence about a prompt that is too long, in the words that clients look for.
+fn too_long(message: String) -> String {
+    let numbers = message.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    match numbers.collect::<Vec<_>>().as_slice() {
+        [tokens, most] => {
+            let least = if message.contains("at least") { "at least " } else { "" };
+            format!(
+                "this model's maximum context length is {most} tokens, but the prompt has \
+                 {least}{tokens}"
+            )
+        }
+        _ => message,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nsbridge_client::ModelName;
+use nsbridge_client::{ModelName, TextInput};
 use nsbridge_gateway_access::Caller;
 use nsbridge_reply_text::{ReasoningTags, ToolFormat};
 use serde::Deserialize;
@@ -124,8 +124,12 @@ impl Model {
         }
     }
 
-    pub(crate) fn reasoning_tags(&self) -> Option<ReasoningTags> {
-        self.reasoning.map(|reasoning| ReasoningTags::think(reasoning == Reasoning::ThinkBegun))
+    /// Returns the tags of the reasoning in the reply to an input. A reply that continues a message does
+    /// not begin within reasoning.
+    pub(crate) fn reasoning_tags(&self, input: &TextInput) -> Option<ReasoningTags> {
+        let continues = input.continue_final_message;
+        let begun = |reasoning| reasoning == Reasoning::ThinkBegun && !continues;
+        self.reasoning.map(|reasoning| ReasoningTags::think(begun(reasoning)))
     }
 
     /// Returns the number of tokens that a reply without a limit may have, for the caller's limits.

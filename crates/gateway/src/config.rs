@@ -66,6 +66,8 @@ pub struct Server {
     pub metrics: Option<SocketAddr>,
     /// True if sealed requests of proxies are passed on.
     pub sealed: bool,
+    /// Origins of web pages that may call the gateway, such as `https://app.example.com`; `*` for all.
+    pub allow_origins: Vec<String>,
     /// Maximum size of a request's body, in bytes.
     pub max_body: usize,
     /// Maximum number of connections.
@@ -96,6 +98,7 @@ impl Default for Server {
             page: true,
             metrics: None,
             sealed: false,
+            allow_origins: Vec::new(),
             max_body: 8 << 20,
             max_connections: 20_000,
             max_connections_of_address: None,
@@ -233,10 +236,12 @@ pub struct Telemetry {
 }
 
 /// Settings that requests need.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// True if the chat page is served.
     pub(crate) page: bool,
+    /// Origins of web pages that may call the gateway.
+    pub(crate) allow_origins: Vec<String>,
     pub(crate) timeout: Duration,
     pub(crate) max_body: usize,
     pub(crate) body_timeout: Duration,
@@ -369,6 +374,7 @@ impl Config {
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             page: self.server.page,
+            allow_origins: self.server.allow_origins.clone(),
             timeout: Duration::from_secs(self.server.timeout_s),
             max_body: self.server.max_body,
             body_timeout: Duration::from_secs(self.server.body_timeout_s),

@@ -3,12 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use nsbridge_client::Error;
 use nsbridge_gateway_access::Refusal;
 use nsbridge_gateway_replies::{Failure, FailureKind, Retry};
 use serde_json::{Value, json};
+
+use crate::field_names::Interface;
 
 pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
 
@@ -72,6 +75,19 @@ impl ApiError {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
     }
 
+    /// Error for a body in another encoding than the known ones.
+    pub(crate) fn encoded(encoding: &HeaderValue, known: &[&str]) -> Self {
+        let encoding: String =
+            String::from_utf8_lossy(encoding.as_bytes()).chars().take(40).collect();
+        let message = format!(
+            "the body of the request has the encoding `{encoding}`, but only `{}` can be read: send it as it \
+             is, or in one of them",
+            known.join("`, `")
+        );
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+            .coded("unsupported_encoding")
+    }
+
     /// Error for a body that the client did not send in time.
     pub(crate) fn late_body() -> Self {
         let message = "the body of the request did not arrive in time";
@@ -109,6 +125,18 @@ impl ApiError {
     #[must_use]
     pub(crate) fn about(self, param: &str) -> Self {
         Self { failure: self.failure.about(param), ..self }
+    }
+
+    /// Returns the error with another message.
+    #[must_use]
+    pub(crate) fn saying(self, message: String) -> Self {
+        Self { failure: self.failure.saying(message), ..self }
+    }
+
+    /// Returns the error with the names of an interface's fields.
+    #[must_use]
+    pub(crate) fn named_for(self, interface: Interface) -> Self {
+        Self { failure: interface.named(self.failure), ..self }
     }
 
     fn last(self) -> Self {
@@ -203,6 +231,19 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// Names the fields in the body of an error as the interface of the path does. Other responses keep their
+/// body.
+pub(crate) fn named_for_path(mut response: Response, path: &str) -> Response {
+    let error = response.extensions().get::<ApiError>();
+    if let Some((interface, error)) = Interface::of(path).zip(error) {
+        let error = error.clone().named_for(interface);
+        *response.body_mut() = Body::from(error.json().to_string());
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+        response.extensions_mut().insert(error);
+    }
+    response
+}
+
 /// Code of an error, for the log line of its request.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome(pub(crate) String);
@@ -253,6 +294,8 @@ mod tests {
         check(failed(ErrorCode::ModelFailed, ""), 500, "model-failed", Some("false"));
         check(failed(ErrorCode::KeyScope, ""), 500, "key-scope", Some("false"));
         let long = format!("the prompt has 9 tokens, which {} of 8", nsbridge_protocol::NO_ROOM);
+        let told = "this model's maximum context length is 8 tokens, but the prompt has 9";
+        assert_eq!(ApiError::from(failed(ErrorCode::BadInput, &long)).message(), told);
         check(failed(ErrorCode::BadInput, &long), 400, "context_length_exceeded", None);
         check(failed(ErrorCode::BadInput, "`top_p` must"), 400, "invalid_request_error", None);
     }

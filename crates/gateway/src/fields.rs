@@ -37,6 +37,9 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
+    /// Bound of the input of any model.
+    pub(crate) const BODY: Self = Self { bytes: usize::MAX, values: usize::MAX };
+
     /// Bound of texts and lists of token ids, of which the body's size is the only other one.
     pub(crate) const TOKENS: Self =
         Self { bytes: usize::MAX, values: TextInput::MOST_PROMPT_TOKENS + 4096 };
@@ -55,9 +58,8 @@ impl Bound {
             "prompt" | "tokens" => Self::TOKENS,
             "instructions" => bytes(MOST_INSTRUCTIONS),
             "chat_template_kwargs" => bytes(TextInput::MOST_TEMPLATE_BYTES),
-            "output_config" | "response_format" | "structured_outputs" | "text" => {
-                bytes(TextInput::MOST_FORMAT_BYTES)
-            }
+            "output_config" | "output_format" | "response_format" | "structured_outputs"
+            | "text" => bytes(TextInput::MOST_FORMAT_BYTES),
             "tools" => Self { bytes: TextInput::MOST_TEMPLATE_BYTES, values: 2 * FIELD.values },
             "bad_token_ids" | "logit_bias" | "stop_token_ids" => Self::TOKEN_LIST,
             _ => FIELD,
@@ -94,12 +96,11 @@ impl<'a> Fields<'a> {
     /// Returns an error if the body is not a JSON object, or has too many fields.
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self> {
         let fields: Self = serde_json::from_slice(body).map_err(|error| {
-            let at = format!("line {}, column {}", error.line(), error.column());
             let message = match error.classify() {
                 serde_json::error::Category::Data => {
                     "the body of the request must be a JSON object".to_owned()
                 }
-                _ => format!("the body of the request is not valid JSON at {at}"),
+                _ => format!("the body of the request is not valid JSON {}", why(body, &error)),
             };
             ApiError::bad_request(message)
         })?;
@@ -178,10 +179,14 @@ impl<'a> Fields<'a> {
     /// Returns an error that names the field and the value that it may have.
     pub(crate) fn only(&mut self, name: &str, default: &Value) -> Result<()> {
         match self.value(name)? {
-            Some(value) if value != *default => Err(ApiError::field(
-                name,
-                format!("`{name}` is not supported: it must be absent, null or {default}"),
-            )),
+            Some(value) if value != *default => {
+                let allowed = match default {
+                    Value::Null => "absent or null".to_owned(),
+                    default => format!("absent, null or {default}"),
+                };
+                let message = format!("`{name}` is not supported: it must be {allowed}");
+                Err(ApiError::field(name, message))
+            }
             _ => Ok(()),
         }
     }
@@ -280,9 +285,55 @@ pub(crate) fn read<T: DeserializeOwned>(name: &str, value: Value) -> Result<T> {
 
 /// Returns the error of a field of another type. The position in the field would mislead.
 fn refused(name: &str, error: &serde_json::Error) -> ApiError {
+    ApiError::field(name, format!("`{name}`: {}", in_json_words(error)))
+}
+
+/// Words of the parser for a value that is nested too deep, and those for the client.
+const TOO_DEEP: &str = "recursion limit exceeded";
+const DEEPEST: &str = "it is nested deeper than 128 levels";
+
+/// Returns what is wrong with a value, in the words of JSON in place of Rust's types.
+pub(crate) fn in_json_words(error: &serde_json::Error) -> String {
     let error = error.to_string();
     let what = error.rsplit_once(" at line ").map_or(&*error, |(what, _)| what);
-    ApiError::field(name, format!("`{name}`: {what}"))
+    if what == TOO_DEEP {
+        return DEEPEST.to_owned();
+    }
+    let Some((found, expected)) = what.split_once(", expected ") else { return what.to_owned() };
+    let found = if found.starts_with("invalid length") { "invalid type: list" } else { found };
+    let first = expected.split([' ', ',']).next().unwrap_or_default();
+    let expected = match first {
+        "struct" | "internally" | "adjacently" | "enum" | "unit" => "an object",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0 on",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "tuple" => "a list",
+        _ => match expected {
+            "a map" => "an object",
+            "a sequence" => "a list",
+            "variant identifier" => "one of the known values",
+            other => other,
+        },
+    };
+    format!("{found}, expected {expected}")
+}
+
+/// Returns place and cause of a text that is no JSON.
+fn why(text: &[u8], error: &serde_json::Error) -> String {
+    let at = format!("at line {}, column {}", error.line(), error.column());
+    if text.starts_with(b"\xef\xbb\xbf") {
+        return format!("{at}: it begins with a byte order mark, which must be left out");
+    }
+    let error = error.to_string();
+    let what = error.rsplit_once(" at line ").map_or(&*error, |(what, _)| what);
+    match what {
+        TOO_DEEP => format!("{at}: {DEEPEST}"),
+        "lone leading surrogate in hex escape" | "unexpected end of hex escape" => {
+            format!("{at}: an escape is half of a surrogate pair")
+        }
+        "expected value" => format!("{at}: a value is expected (`NaN` and `Infinity` are none)"),
+        _ => format!("{at}: {what}"),
+    }
 }
 
 /// Reads `metadata` as OpenAI's interface bounds it: 16 pairs of texts.
@@ -353,8 +404,14 @@ mod tests {
         let any = |_: &mut Fields<'_>| Ok(());
         assert_eq!(
             refused("{", any),
-            "the body of the request is not valid JSON at line 1, column 1"
+            "the body of the request is not valid JSON at line 1, column 1: EOF while parsing an object"
         );
+        let of = |body: &str| refused(body, any).split_once(": ").unwrap().1.to_owned();
+        assert_eq!(of("\u{feff}{}"), "it begins with a byte order mark, which must be left out");
+        assert_eq!(of(r#"{"x": NaN}"#), "a value is expected (`NaN` and `Infinity` are none)");
+        let deep = format!(r#"{{"x": {}{}}}"#, "[".repeat(200), "]".repeat(200));
+        let value = |fields: &mut Fields<'_>| fields.take::<serde_json::Value>("x").map(drop);
+        assert_eq!(refused(&deep, value), "`x`: it is nested deeper than 128 levels");
         assert_eq!(refused("[]", any), "the body of the request must be a JSON object");
         assert_eq!(refused(r#"{"x": 1}"#, any), "the field `x` is not supported");
         assert_eq!(refused(r#"{"x": null}"#, any), "taken");

@@ -145,7 +145,8 @@ impl Gateway {
             _ => None,
         };
         let drain = CancellationToken::new();
-        let app = assemble(&config, brokers, keys, drain.clone(), refused).await?;
+        // A large part of the future of `connect`, which callers hold in theirs.
+        let app = Box::pin(assemble(&config, brokers, keys, drain.clone(), refused)).await?;
         let (listener, address) = listen(config.server.listen).await?;
         let metrics = match config.server.metrics {
             Some(address) => Some(listen(address).await?.0),

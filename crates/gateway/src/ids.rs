@@ -21,6 +21,11 @@ pub(crate) fn message(id: RequestId) -> String {
     format!("msg_{}", hex(id))
 }
 
+/// Returns the id of a run.
+pub(crate) fn run(id: RequestId) -> String {
+    format!("run_{}", hex(id))
+}
+
 /// Returns the id of a moderation.
 pub(crate) fn moderation(id: RequestId) -> String {
     format!("modr-{}", hex(id))
@@ -66,6 +71,13 @@ pub(crate) fn item(prefix: &str, id: RequestId, index: usize) -> String {
     format!("{prefix}_{}{index:04x}", hex(id))
 }
 
+/// Returns the request of the response that has the item with this id.
+pub(crate) fn of_item(id: &str) -> Option<RequestId> {
+    let hex = id.split_once('_')?.1;
+    let (request, index) = hex.split_at_checked(32)?;
+    (index.len() == 4).then(|| parse(request).map(RequestId))?
+}
+
 /// Returns the id of a tool call in one of the replies.
 pub(crate) fn call(id: RequestId, choice: usize, index: usize) -> String {
     format!("call_{}{choice:02x}{index:04x}", hex(id))
@@ -83,7 +95,7 @@ pub(crate) fn hex(id: RequestId) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{of_response, response};
+    use super::{item, of_item, of_response, response};
     use nsbridge_client::RequestId;
     use nsbridge_protocol::Uuid;
 
@@ -93,6 +105,10 @@ mod tests {
         assert_eq!(of_response(&response(id)), Some(id));
         for odd in ["", "resp_", "resp_1", "resp_018BCFE5680070008000000000000001", "chatcmpl-1"] {
             assert_eq!(of_response(odd), None, "{odd}");
+        }
+        assert_eq!(of_item(&item("msg", id, 0xf001)), Some(id));
+        for odd in ["", "msg_", "msg_018bcfe5680070008000000000000001", "rs_\u{e9}", "018bcfe5"] {
+            assert_eq!(of_item(odd), None, "{odd}");
         }
     }
 }

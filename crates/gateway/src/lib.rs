@@ -39,6 +39,7 @@ mod archive;
 mod catalog;
 mod config;
 mod error;
+mod field_names;
 mod fields;
 mod gateway;
 mod http;

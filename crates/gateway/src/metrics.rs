@@ -112,7 +112,7 @@ impl Metrics {
         let mut inner = Inner::register(&mut registry, files);
         for (name, model, task) in models.queues() {
             let operations: &[&str] = match task {
-                Task::Generate => &["chat", "completion", "message", "response"],
+                Task::Generate => &["chat", "completion", "message", "response", "run"],
                 Task::Embed => &["embedding"],
                 Task::Judge => &["decision", "moderation"],
             };

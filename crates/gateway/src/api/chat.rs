@@ -1,5 +1,6 @@
 //! `/v1/chat/completions`.
 
+pub(crate) mod messages;
 pub(crate) mod reply;
 pub(crate) mod request;
 
@@ -39,8 +40,12 @@ pub(crate) async fn create(
     drop(body);
     if request.stream {
         let events = Events::default().obfuscated(request.obfuscated);
-        return Ok(stream(Stream::new(request, &log), events, reader).into_response());
+        let left_out = request.left_out.clone();
+        let response = stream(Stream::new(request, &log), events, reader).await;
+        return Ok(left_out.tell(response.map_err(|error| left_out.named(error))?));
     }
-    let (pieces, summary) = reader.whole().await?;
-    Ok(Json(whole(&request, &log, &pieces, &summary)).into_response())
+    let whole_reply = reader.whole().await;
+    let (pieces, summary) = whole_reply.map_err(|error| request.left_out.named(error.into()))?;
+    let response = Json(whole(&request, &log, &pieces, &summary)).into_response();
+    Ok(request.left_out.tell(response))
 }

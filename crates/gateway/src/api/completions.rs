@@ -198,7 +198,7 @@ pub(crate) async fn create(
         drop(body);
         request.forget_prompts();
         let events = Events::default().obfuscated(request.obfuscated);
-        return Ok(stream(Stream::new(request, &log), events, reader).into_response());
+        return stream(Stream::new(request, &log), events, reader).await;
     }
     let mut running = Vec::new();
     for (index, input) in request.inputs.iter().enumerate() {

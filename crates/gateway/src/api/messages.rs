@@ -47,12 +47,16 @@ pub(crate) async fn create(
     request.input.stop = stop;
     drop(body);
     if request.stream {
+        let left_out = request.left_out.clone();
         let view = MessageView::new(request, log.id);
-        return Ok(stream(view, Events::default(), reader).into_response());
+        let response = stream(view, Events::default(), reader).await;
+        return Ok(left_out.tell(response.map_err(|error| left_out.named(error))?));
     }
-    let (pieces, summary) = reader.whole().await?;
+    let whole_reply = reader.whole().await;
+    let (pieces, summary) = whole_reply.map_err(|error| request.left_out.named(error.into()))?;
     let pieces = pieces.iter().map(|piece| &piece.piece);
-    Ok(Json(whole(&request, log.id, pieces, &summary)).into_response())
+    let response = Json(whole(&request, log.id, pieces, &summary)).into_response();
+    Ok(request.left_out.tell(response))
 }
 
 /// Counts the tokens of a prompt. The worker that has the model's vocabulary counts them.

@@ -6,11 +6,13 @@ mod object;
 mod request;
 mod view;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use nsbridge_client::{ChatMessage, RequestId, TextInput};
@@ -20,6 +22,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::echo::Object;
+use self::items::KnownItems;
 use self::object::{Reply, described};
 use self::request::ResponsesRequest;
 use self::view::ResponseView;
@@ -41,8 +44,7 @@ pub(crate) async fn create(
     Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Response> {
-    let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
-    follow_previous(&app, &caller, &context, &mut request).await?;
+    let mut request = parse(&app, &caller, &context, &body).await?;
     let ask = Ask {
         model: request.model.clone(),
         seed: request.seed,
@@ -54,19 +56,18 @@ pub(crate) async fn create(
     };
     let (log, reader) = app.replies.start(KIND, ask, &caller, &context, &body).await?;
     drop(body);
+    let left_out = request.left_out.clone();
     if request.stream {
         let events = Events::default().obfuscated(request.obfuscated);
         let view = ResponseView::new(request, &log);
-        return Ok(stream_until(view, events, reader, app.hand_over()));
+        return Ok(left_out.tell(stream_until(view, events, reader, app.hand_over())));
     }
-    if request.background {
-        return Ok(Json(described(&request, &log, &Reply::of(&request, &log))).into_response());
+    if !request.background {
+        // A failure before the first piece is the failure of the request.
+        reader.whole().await.map_err(|error| left_out.named(error.into()))?;
     }
-    // A failure before the first piece is the failure of the request.
-    match reader.whole().await {
-        Ok(_) => Ok(Json(described(&request, &log, &Reply::of(&request, &log))).into_response()),
-        Err(failure) => Err(failure.into()),
-    }
+    let response = Json(described(&request, &log, &Reply::of(&request, &log)));
+    Ok(left_out.tell(response.into_response()))
 }
 
 /// Counts the tokens that the input of a response would have. A worker of the model counts them.
@@ -76,8 +77,7 @@ pub(crate) async fn input_tokens(
     Extension(context): Extension<RequestContext>,
     body: Bytes,
 ) -> Result<Json<Value>> {
-    let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
-    follow_previous(&app, &caller, &context, &mut request).await?;
+    let request = parse(&app, &caller, &context, &body).await?;
     let input = without_reply(request.input);
     let model = &request.model;
     let (_, tokens) = read_prompt(&app, &caller, &context, model, input, COUNT_TOKENS).await?;
@@ -182,10 +182,77 @@ pub(crate) async fn input_items(
     })))
 }
 
+/// Finds a response that its client may read by its id: one with `store` false exists for retries alone.
 async fn find(app: &App, caller: &Caller, id: &str) -> Result<Arc<Entry>> {
     let entry = app.replies.find(ids::of_response(id), caller, id).await?;
     let none = || ApiError::not_found("there is no such response");
-    (entry.record.kind == KIND).then_some(entry).ok_or_else(none)
+    let is_kept = |entry: &Entry| -> Result<bool> {
+        Ok(Fields::parse(entry.record.body.as_bytes())?.take("store")? != Some(false))
+    };
+    if entry.record.kind == KIND && is_kept(&entry)? { Ok(entry) } else { Err(none()) }
+}
+
+/// Parses a request, with the conversation and the items that it continues.
+async fn parse(
+    app: &Arc<App>,
+    caller: &Caller,
+    context: &RequestContext,
+    body: &[u8],
+) -> Result<ResponsesRequest> {
+    let known = referred_items(app, caller, context, body).await?;
+    let mut request = ResponsesRequest::parse_with(body, &app.models, caller, &known)?;
+    follow_previous(app, caller, context, &mut request).await?;
+    Ok(request)
+}
+
+/// Returns the items to which the input of a request refers.
+async fn referred_items(
+    app: &Arc<App>,
+    caller: &Caller,
+    context: &RequestContext,
+    body: &[u8],
+) -> Result<KnownItems> {
+    let mut known = KnownItems::new();
+    let Some(input) = Fields::parse(body)?.value("input")? else { return Ok(known) };
+    let mut read: HashSet<RequestId> = HashSet::new();
+    for (index, id) in items::references(&input) {
+        let unknown = || {
+            let at = format!("input[{index}].id");
+            let message = format!("`{at}` names no item of a complete response that is kept");
+            ApiError::field(&at, message).coded("item_not_found")
+        };
+        let response = ids::of_item(&id).ok_or_else(unknown)?;
+        if read.insert(response) {
+            let entry = match find(app, caller, &ids::response(response)).await {
+                Err(error) if error.status() == StatusCode::NOT_FOUND => return Err(unknown()),
+                found => found?,
+            };
+            context.take(memory(&entry))?;
+            known.extend(items_of(app, caller, &entry)?);
+        }
+        if !known.contains_key(&id) {
+            return Err(unknown());
+        }
+    }
+    Ok(known)
+}
+
+/// Returns the items of a complete response, and those of its input, by their ids.
+fn items_of(app: &App, caller: &Caller, entry: &Entry) -> Result<KnownItems> {
+    if !matches!(entry.log.end(), Some(ReplyEnd::Done(_))) {
+        return Ok(KnownItems::new());
+    }
+    let body = entry.record.body.as_bytes();
+    let request = ResponsesRequest::parse(body, &app.models, caller)?;
+    let input = Fields::parse(body)?.value("input")?;
+    // They are items of other responses.
+    let others = input.as_ref().map(items::references).unwrap_or_default();
+    let with_id = |item: Value| Some((item.get("id")?.as_str()?.to_owned(), item));
+    let shown = items::shown(input, entry.record.id);
+    let mut items: KnownItems = shown.into_iter().filter_map(with_id).collect();
+    others.iter().for_each(|(_, id)| drop(items.remove(id)));
+    items.extend(Reply::of(&request, &entry.log).items().into_iter().filter_map(with_id));
+    Ok(items)
 }
 
 /// Puts the messages of the conversation that a request continues before its own.
@@ -196,8 +263,14 @@ async fn follow_previous(
     request: &mut ResponsesRequest,
 ) -> Result<()> {
     let Some(previous) = request.previous.clone() else { return Ok(()) };
-    let entry = find(app, caller, &previous).await;
-    let entry = entry.map_err(|error| error.coded("previous_response_not_found"))?;
+    let entry = match find(app, caller, &previous).await {
+        Err(error) if error.status() == StatusCode::NOT_FOUND => {
+            let message = "`previous_response_id` names no response that is kept";
+            let error = ApiError::field("previous_response_id", message);
+            return Err(error.coded("previous_response_not_found"));
+        }
+        found => found?,
+    };
     context.take(memory(&entry))?;
     request.follow(history(app, caller, &entry)?);
     Ok(())

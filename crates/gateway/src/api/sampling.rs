@@ -18,6 +18,10 @@ pub(crate) fn sampling(fields: &mut Fields<'_>, input: &mut TextInput) -> Result
     input.top_p = fields.take("top_p")?;
     // vLLM's clients send -1 for no limit.
     input.top_k = fields.take::<i64>("top_k")?.and_then(|top| u32::try_from(top).ok());
+    // OpenAI's range has 0: the likeliest token alone.
+    if input.top_p.is_some_and(|top| top == 0.0) {
+        (input.top_p, input.top_k) = (None, Some(1));
+    }
     input.min_p = fields.take("min_p")?;
     input.repetition_penalty = fields.take("repetition_penalty")?;
     input.frequency_penalty = fields.take("frequency_penalty")?;

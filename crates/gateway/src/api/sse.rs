@@ -3,6 +3,7 @@
 //! No event has an `id:` line, and no frame stands without data: the official Python client fails on
 //! both. The events of one frame of the broker are written at once.
 
+use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
 
@@ -16,8 +17,17 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::error::{ApiError, Result};
+
 /// Pause after which a comment shows proxies that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Time that a stream waits for the first piece of its reply before its status is sent. A worker that
+/// refuses the request does so at once, and clients act on the status of a refusal.
+const FIRST_PART_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Line ends of Unicode that JSON text may have as they are.
+const LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Comment without a blank line: it ends no event, so that clients that count blank lines read on.
 const COMMENT: &[u8] = b": waiting\n";
@@ -76,18 +86,36 @@ impl Events {
         }
         self.text.push_str("data: ");
         // JSON in one line: serde_json writes no line ends.
-        self.text.push_str(&serde_json::to_string(data).unwrap_or_default());
+        push_escaped(&mut self.text, &serde_json::to_string(data).unwrap_or_default());
         self.text.push_str("\n\n");
     }
 
+    /// Adds a comment, which shows proxies that the connection is alive.
+    pub(crate) fn waiting(&mut self) {
+        self.text.push_str(": waiting\n");
+    }
+
     /// Adds the event that ends a stream of chunks.
-    fn done(&mut self) {
+    pub(crate) fn done(&mut self) {
         self.text.push_str("data: [DONE]\n\n");
     }
 
     /// Takes the events that have not been written.
     pub(crate) fn take(&mut self) -> Option<Bytes> {
         (!self.text.is_empty()).then(|| std::mem::take(&mut self.text).into())
+    }
+}
+
+/// Appends JSON text without the characters that Unicode counts as line ends. Some clients split a
+/// stream or a file at them.
+pub(crate) fn push_escaped(text: &mut String, json: &str) {
+    for part in json.split_inclusive(LINE_ENDS) {
+        let end = part.chars().next_back().filter(|last| LINE_ENDS.contains(last));
+        text.push_str(part.trim_end_matches(LINE_ENDS));
+        if let Some(end) = end {
+            // Writing to a text does not fail.
+            let _ = write!(text, "\\u{:04x}", u32::from(end));
+        }
     }
 }
 
@@ -118,6 +146,8 @@ struct Streaming<V> {
     view: V,
     events: Events,
     reader: Reader,
+    /// Part that came before the stream began.
+    first: Option<Part>,
     begun: bool,
     over: bool,
     /// Canceled when the client must read the rest from another replica; `None` for a stream that
@@ -149,8 +179,12 @@ impl<V: View> Streaming<V> {
             }
         }
         while !self.over {
-            let Ok(part) = timeout(KEEP_ALIVE, self.reader.next()).await else {
-                return Some(Bytes::from_static(COMMENT));
+            let part = match self.first.take() {
+                Some(first) => first,
+                None => match timeout(KEEP_ALIVE, self.reader.next()).await {
+                    Ok(part) => part,
+                    Err(_) => return Some(Bytes::from_static(COMMENT)),
+                },
             };
             self.read(&part);
             if let Some(bytes) = self.events.take() {
@@ -163,7 +197,8 @@ impl<V: View> Streaming<V> {
     fn read(&mut self, part: &Part) {
         // The text that the client has cannot be withdrawn, so its stream ends.
         let differs = part.restarted || part.foreign && self.events.skip > 0;
-        let end = if differs { Some(restarted()) } else { part.end.clone() };
+        let end =
+            if differs { Some(ReplyEnd::Failed(restarted_failure())) } else { part.end.clone() };
         if !differs {
             part.pieces.iter().for_each(|piece| self.view.piece(&piece.piece, &mut self.events));
         }
@@ -182,15 +217,34 @@ impl<V: View> Streaming<V> {
     }
 }
 
-fn restarted() -> ReplyEnd {
+/// Error of a stream whose pieces were withdrawn.
+pub(crate) fn restarted() -> ApiError {
+    restarted_failure().into()
+}
+
+fn restarted_failure() -> Failure {
     let message = "a worker of another version took over, and its text differs from the text that \
                    was streamed: send the request again";
-    ReplyEnd::Failed(Failure::internal(message).coded("restarted"))
+    Failure::internal(message).coded("restarted")
 }
 
 /// Returns a response that streams a reply.
-pub(crate) fn stream<V: View>(view: V, events: Events, reader: Reader) -> Response {
-    stream_until(view, events, reader, None)
+///
+/// # Errors
+///
+/// Returns an error if the request fails before its first piece, within a few seconds.
+pub(crate) async fn stream<V: View>(
+    view: V,
+    events: Events,
+    mut reader: Reader,
+) -> Result<Response> {
+    let first = timeout(FIRST_PART_TIMEOUT, reader.next()).await.ok();
+    if let Some(Part { pieces, end: Some(ReplyEnd::Failed(failure)), .. }) = &first
+        && pieces.is_empty()
+    {
+        return Err(failure.clone().into());
+    }
+    Ok(response(view, events, reader, first, None))
 }
 
 /// Returns a response that streams a reply, and is cut when `hand_over` is canceled.
@@ -200,15 +254,30 @@ pub(crate) fn stream_until<V: View>(
     reader: Reader,
     hand_over: Option<CancellationToken>,
 ) -> Response {
-    let state = Streaming { view, events, reader, begun: false, over: false, hand_over };
+    response(view, events, reader, None, hand_over)
+}
+
+fn response<V: View>(
+    view: V,
+    events: Events,
+    reader: Reader,
+    first: Option<Part>,
+    hand_over: Option<CancellationToken>,
+) -> Response {
+    let state = Streaming { view, events, reader, first, begun: false, over: false, hand_over };
     let body = stream::unfold(state, |mut state| async move {
         let bytes = state.next().await?;
         Some((bytes, state))
     });
-    let mut response = Response::new(Body::from_stream(body));
+    event_stream(Body::from_stream(body))
+}
+
+/// Returns the response of a body of events.
+pub(crate) fn event_stream(body: Body) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
-    let event_stream = HeaderValue::from_static("text/event-stream; charset=utf-8");
-    headers.insert(header::CONTENT_TYPE, event_stream);
+    let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    headers.insert(header::CONTENT_TYPE, kind);
     let no_cache = HeaderValue::from_static("no-cache, no-transform");
     headers.insert(header::CACHE_CONTROL, no_cache);
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -221,4 +290,20 @@ pub(crate) fn padding(event: &Value) -> String {
     // With the quotes, the name and the comma of the field itself.
     let length = event.to_string().len() + "\"obfuscation\":\"\",".len();
     "0".repeat((STEP - length % STEP) % STEP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Events;
+
+    #[test]
+    fn an_event_has_one_line_whatever_counts_as_a_line_end() {
+        let text = "a\u{2028}b\u{85}\u{2029}\n\u{b}c\u{1c}\u{e9}";
+        let mut events = Events::default();
+        events.data(&text);
+        let sent = String::from_utf8(events.take().unwrap().to_vec()).unwrap();
+        let json = sent.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
+        assert_eq!(json, "\"a\\u2028b\\u0085\\u2029\\n\\u000bc\\u001c\u{e9}\"");
+        assert_eq!(serde_json::from_str::<String>(json).unwrap(), text);
+    }
 }

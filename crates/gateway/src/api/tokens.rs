@@ -12,7 +12,8 @@ use nsbridge_gateway_replies::{Observer as _, RequestContext};
 use nsbridge_reply_text::tools::{Shape, for_template, parse_tools};
 use serde_json::{Map, Value, json};
 
-use crate::api::chat::request::{messages, tokens};
+use crate::api::chat::messages::messages;
+use crate::api::chat::request::tokens;
 use crate::catalog::{Model, Task};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;

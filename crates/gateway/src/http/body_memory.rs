@@ -144,7 +144,9 @@ impl Pace {
 /// Error for a body that ends early, or breaks the rules of HTTP.
 fn cut(error: &axum::Error) -> ApiError {
     tracing::debug!(%error, "a body cannot be read");
-    ApiError::bad_request("the body of the request is cut, or its chunks are malformed")
+    ApiError::bad_request(
+        "the body of the request is cut, or its chunks or its encoding are malformed",
+    )
 }
 
 fn declared(headers: &HeaderMap) -> Option<usize> {

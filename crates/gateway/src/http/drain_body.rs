@@ -2,7 +2,8 @@
 //!
 //! hyper closes a connection whose request was not read to its end. If bytes of the request arrive
 //! after that, the system resets the connection, and the client loses the response that it has not
-//! read yet. So the rest is read before a refusal is sent, as long as it is small.
+//! read yet. Many clients read no response before they have sent their whole request. So the rest is read
+//! before a refusal is sent, as long as it is not large.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 
 /// Maximum number of bytes that are read and dropped.
-const MAX_DRAINED_BYTES: usize = 1 << 20;
+const MAX_DRAINED_BYTES: usize = 32 << 20;
 
 /// Maximum time for the rest to arrive.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Body that a handler reads. When it is dropped before its end, the rest is in `left`.
 struct TrackedBody {
@@ -66,7 +67,7 @@ pub(crate) async fn read(request: Request, next: Next) -> Response {
     response
 }
 
-/// Returns true for a request with a body that may be small. A client that waits for `100 Continue`
+/// Returns true for a request with a body that is not large. A client that waits for `100 Continue`
 /// sends nothing after a refusal.
 fn may_be_read(headers: &HeaderMap) -> bool {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());

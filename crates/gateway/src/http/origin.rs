@@ -33,7 +33,7 @@ const DOCUMENTS: [&str; 10] =
 
 /// Returns true for the origin of a page of this machine or of a program that is no web page, such as
 /// `tauri://localhost`. A page in a sandboxed frame has the origin `null`.
-fn is_allowed(origin: &str) -> bool {
+pub(super) fn is_allowed(origin: &str) -> bool {
     let Some((scheme, host)) = origin.split_once("://") else { return false };
     match scheme.to_ascii_lowercase().as_str() {
         "http" | "https" => is_local_host(host),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -16,18 +16,19 @@ use futures_util::{Stream, StreamExt};
 use nsbridge_gateway_access::{Caller, Denied};
 use nsbridge_gateway_replies::RequestContext;
 use nsbridge_protocol::Uuid;
+use tower_http::decompression::RequestDecompressionLayer;
 
 use crate::api::sse::streams_events;
 use crate::api::tokens;
 use crate::api::{
     batches, chat, completions, decisions, embeddings, files, messages, models, moderations,
-    responses,
+    responses, run,
 };
-use crate::error::{ApiError, Outcome};
+use crate::error::{ApiError, Outcome, named_for_path};
 use crate::http::drain_body;
 use crate::http::origin::is_local;
 use crate::http::traces::{self, RequestSpan, RequestTrace};
-use crate::http::{body_memory, openapi, page};
+use crate::http::{body_memory, cors, openapi, page};
 use crate::metrics::OpenStream;
 use crate::sealed::relay;
 use crate::state::App;
@@ -45,7 +46,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/v1/messages", post(messages::create))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::get))
+        .route("/v1/models/{*name}", get(models::get).post(run::create))
         .route("/v1/moderations", post(moderations::create))
         .route("/tokenize", post(tokens::tokenize))
         .route("/v1/tokenize", post(tokens::tokenize))
@@ -66,6 +67,8 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(app.clone(), body_memory::read))
         .route("/v1/files", post(files::upload))
         .route("/v1/sealed", get(relay::open))
+        .layer(RequestDecompressionLayer::new())
+        .layer(from_fn(refuse_encoding))
         .layer(from_fn_with_state(app.clone(), identify))
         .layer(from_fn(drain_body::read));
     let page = if app.settings.page { page::routes() } else { Router::new() };
@@ -77,6 +80,8 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .fallback(async || ApiError::not_found("there is no such page").coded("unknown_url"))
         .method_not_allowed_fallback(async || ApiError::wrong_method())
         .layer(DefaultBodyLimit::disable())
+        .layer(cors::layer(&app.settings.allow_origins, app.access.is_open()))
+        .layer(from_fn(cors::only_for_pages))
         .layer(from_fn_with_state(app.clone(), observe))
         .with_state(app)
 }
@@ -104,6 +109,19 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     }
     "ok\n".into_response()
+}
+
+/// Encodings of bodies that are decoded.
+const ENCODINGS: [&str; 3] = ["deflate", "gzip", "zstd"];
+
+/// Refuses a body in an encoding that is not decoded.
+async fn refuse_encoding(request: Request, next: Next) -> Response {
+    let mut given = request.headers().get_all(header::CONTENT_ENCODING).iter();
+    let known = |encoding: &str| encoding == "identity" || ENCODINGS.contains(&encoding);
+    match given.find(|encoding| !encoding.to_str().is_ok_and(known)) {
+        Some(encoding) => ApiError::encoded(encoding, &ENCODINGS).into_response(),
+        None => next.run(request).await,
+    }
 }
 
 /// Identifies the caller, and reads the headers about the reply.
@@ -168,6 +186,7 @@ async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) 
     let mut response = named_fault(next.run(request).await);
     let took = began.elapsed();
     let ms = took.as_millis();
+    response = named_for_path(response, &path);
     if let Some(id) = id.as_ref().filter(|_| messages::error::is_path(&path)) {
         response = messages::error::shaped(response, id);
     }

@@ -63,7 +63,7 @@ pub(super) const TOKEN_BUCKETS: [f64; 11] =
 
 /// Codes of errors that requests are counted by; any other code counts as [`OTHER`], and those of
 /// workers come in addition.
-pub(super) const CODES: [&str; 47] = [
+pub(super) const CODES: [&str; 51] = [
     "bad_reply",
     "batch_not_cancellable",
     "broker_unavailable",
@@ -84,6 +84,7 @@ pub(super) const CODES: [&str; 47] = [
     "invalid_method",
     "invalid_request_error",
     "invalid_url",
+    "item_not_found",
     "line_too_long",
     "memory_limit",
     "missing_required_parameter",
@@ -96,12 +97,14 @@ pub(super) const CODES: [&str; 47] = [
     "rate_limit_exceeded",
     "request_too_large",
     "restarted",
+    "schema_not_enforceable",
     "sealing_failed",
     "server_error",
     "storage_full",
     "storage_limit",
     "store_full",
     "store_unavailable",
+    "thread_not_found",
     "tokens_exceed_limit",
     "too_many_batches",
     "too_many_fields",
@@ -109,6 +112,7 @@ pub(super) const CODES: [&str; 47] = [
     "too_many_requests",
     "too_many_uploads",
     "unknown_url",
+    "unsupported_encoding",
     "unsupported_parameter",
     "upgrade_required",
 ];
@@ -121,5 +125,5 @@ pub(super) const METHODS: [&str; 9] =
     ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
 /// Operations of replies.
-pub(super) const OPERATIONS: [&str; 7] =
-    ["chat", "completion", "decision", "embedding", "message", "moderation", "response"];
+pub(super) const OPERATIONS: [&str; 8] =
+    ["chat", "completion", "decision", "embedding", "message", "moderation", "response", "run"];

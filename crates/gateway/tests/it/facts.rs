@@ -47,6 +47,35 @@ async fn equal_seeds_give_equal_responses_and_the_seed_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn anthropics_clients_see_models_in_their_form_and_send_lost_threads_whole() {
+    let place = Place::new().await;
+    let ask = async |method: &str, path: &str, body: &str| {
+        let headers = [("anthropic-version", "2023-06-01"), ("x-api-key", &*place.key)];
+        place.raw(&request(method, path, "", body, &headers)).await
+    };
+    let list = ask("GET", "/v1/models", "").await.json();
+    assert_eq!(list["has_more"], false);
+    let first = &list["data"][0];
+    assert_eq!((&first["type"], &first["id"]), (&json!("model"), &list["first_id"]));
+    assert_eq!(first["display_name"], first["id"]);
+    assert!(first["created_at"].as_str().unwrap().ends_with('Z'), "{first}");
+    let one = ask("GET", "/v1/models/words", "").await.json();
+    assert_eq!((&one["type"], &one["object"]), (&json!("model"), &Value::Null));
+
+    let message = |thread: Value| {
+        json!({ "model": "words", "max_tokens": 3, "thread": thread,
+                "messages": [{ "role": "user", "content": "0 a thread" }] })
+        .to_string()
+    };
+    let begun = ask("POST", "/v1/messages", &message(json!({ "type": "create" }))).await;
+    assert_eq!(begun.status, 200, "{}", begun.body);
+    let on = json!({ "type": "continue", "previous_message_id": begun.json()["id"] });
+    let lost = ask("POST", "/v1/messages", &message(on)).await;
+    assert_eq!(lost.status, 404);
+    assert_eq!(lost.json()["error"]["details"]["error_code"], "thread_not_found");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_is_served_without_a_key_unless_it_is_turned_off() {
     let place = Place::new().await;
     let page = place.raw(&request("GET", "/", "", "", &[])).await;

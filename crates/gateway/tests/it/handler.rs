@@ -12,7 +12,8 @@ use nsbridge_handler::{
 const LARGE_PIECES: (usize, usize) = (200, 32 << 10);
 
 /// Handler of prompts such as `20 a text of the test`: the first word is the time of a piece in ms.
-/// Each character of a prompt is a token. The reply to a prompt with the word `refused` is cut off.
+/// Each character of a prompt is a token. The reply to a prompt with the word `refused` is cut off, and one
+/// with the word `fails` fails after its pieces.
 #[derive(Debug)]
 pub(crate) struct Words;
 
@@ -49,6 +50,9 @@ impl Handler for Words {
             }
             std::thread::sleep(pace);
             job.emit(TextPiece::new(index as u32, word(job.info().seed, index)))?;
+        }
+        if prompt.contains("fails") {
+            return Err(Error::bad_input("no end"));
         }
         let (input_tokens, output_tokens) = (prompt.chars().count() as u64, pieces as u64);
         let usage = Usage::new(input_tokens, output_tokens);

@@ -114,7 +114,11 @@ async fn a_response_belongs_to_its_key() {
     let follow = json!({
         "model": "words", "input": "1 follow", "previous_response_id": made["id"]
     });
-    assert_eq!(place.post_as(&place.other, "/v1/responses", &follow).await.status, 404);
+    let refused = place.post_as(&place.other, "/v1/responses", &follow).await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["code"]),
+        (400, &json!("previous_response_not_found"))
+    );
     let delete = request("DELETE", &path, &place.other, "", &[]);
     assert_eq!(place.raw(&delete).await.status, 404);
     assert_eq!(place.get(&path).await.status, 200);

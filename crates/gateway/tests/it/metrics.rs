@@ -102,7 +102,8 @@ async fn a_file_that_cannot_be_reloaded_is_shown_and_the_previous_keys_stay_vali
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_fails_is_counted_by_its_code_and_logged_with_model_and_key() {
     let place = Place::new().await;
-    let body = json!({ "model": "words", "prompt": "Tuvalu", "max_tokens": 3, "stream": true });
+    let body =
+        json!({ "model": "words", "prompt": "1 Tuvalu fails", "max_tokens": 3, "stream": true });
     let failed = place.post("/v1/completions", &body, &[]).await;
     assert_eq!(failed.status, 200);
     let events = failed.events();

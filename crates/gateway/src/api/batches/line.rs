@@ -19,10 +19,11 @@ use serde_json::value::RawValue;
 use tokio::time::sleep;
 
 use super::validate::LineRequest;
+use crate::api::sse::push_escaped;
 use crate::api::{chat, completions, embeddings, moderations, responses};
 use crate::archive::batch::{Endpoint, Tokens};
 use crate::archive::{Archive, Batch, BatchRecord, Line, Room};
-use crate::error::ApiError;
+use crate::error::{ApiError, named_for_path};
 use crate::state::App;
 
 /// Back-off between two tries of a line.
@@ -102,7 +103,10 @@ impl Outcome {
 
     fn new(is_ok: bool, written: &Written<'_>) -> Self {
         // Only a map whose keys are no texts cannot be written.
-        Self { is_ok, text: serde_json::to_vec(written).unwrap_or_default() }
+        let json = serde_json::to_string(written).unwrap_or_default();
+        let mut text = String::with_capacity(json.len());
+        push_escaped(&mut text, &json);
+        Self { is_ok, text: text.into_bytes() }
     }
 
     /// Returns the tokens of the answer.
@@ -208,7 +212,7 @@ async fn answer(
         };
         let error = response.extensions().get::<ApiError>();
         let Some(after) = error.and_then(ApiError::passes_after) else {
-            return read(response).await;
+            return read(named_for_path(response, record.endpoint.path())).await;
         };
         let code = error.map(ApiError::code).unwrap_or_default();
         tracing::debug!(code, "a line of a batch has to wait");

@@ -13,7 +13,7 @@ use crate::archive::batch::{Endpoint, LineError};
 use crate::archive::{Line, Lines};
 use crate::catalog::Models;
 use crate::error::{ApiError, Result};
-use crate::fields::Fields;
+use crate::fields::{Fields, in_json_words};
 
 /// Number of errors after which a file is not read any further.
 const MOST_ERRORS: usize = 100;
@@ -67,7 +67,9 @@ impl LineRequest {
         let text = line.text.as_ref().ok_or_else(too_long)?;
         let written: Written<'_> = serde_json::from_slice(text).map_err(|error| {
             let message = match error.classify() {
-                serde_json::error::Category::Data => format!("the line is no request: {error}"),
+                serde_json::error::Category::Data => {
+                    format!("the line must be a JSON object: {}", in_json_words(&error))
+                }
                 _ => "the line is not valid JSON".to_owned(),
             };
             ApiError::bad_request(message).coded("invalid_json_line")

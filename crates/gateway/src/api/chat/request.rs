@@ -1,16 +1,19 @@
 //! Request of a chat completion.
 
-use nsbridge_client::{ModelName, TextInput};
+use nsbridge_client::{ModelName, ResponseFormat, TextInput};
 use nsbridge_gateway_access::Caller;
 use nsbridge_gateway_replies::prompt_tokens;
 use nsbridge_reply_text::tools::{
-    Shape, ToolChoice, for_template, parse_choice, parse_tools, response_format,
+    Shape, Tool, ToolChoice, allowed_calls, for_template, parse_choice, parse_tools,
+    response_format,
 };
 use nsbridge_reply_text::{OutputParser, ToolFormat};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::messages::{is_begun, messages};
 use crate::api::sampling::{format, replies, sampling};
+use crate::api::schema::LeftOut;
 use crate::api::service_tier::Tier;
 use crate::catalog::{Model, Models, Task};
 use crate::error::{ApiError, Result};
@@ -30,6 +33,7 @@ pub(crate) struct ChatRequest {
     pub(crate) logprobs: bool,
     pub(crate) replies: u32,
     pub(crate) tier: Tier,
+    pub(crate) left_out: LeftOut,
     settings: Model,
     tools: ToolFormat,
 }
@@ -54,13 +58,16 @@ impl ChatRequest {
         let mut fields = Fields::parse(body)?;
         let name = models.named(&mut fields)?;
         let (model, settings) = models.serving(&name, caller, Task::Generate)?;
-        let mut input =
-            TextInput { messages: messages(fields.need("messages")?)?, ..TextInput::default() };
+        let chat: Vec<Value> = fields.need("messages")?;
+        let is_begun = is_begun(&chat);
+        let mut input = TextInput { messages: messages(chat)?, ..TextInput::default() };
         let seed = sampling(&mut fields, &mut input)?;
         let old = fields.take("max_tokens")?;
-        input.max_tokens = fields.take("max_completion_tokens")?.or(old);
+        let current = fields.take("max_completion_tokens")?;
+        input.max_tokens = current.or(old);
         if input.max_tokens == Some(0) {
-            return Err(ApiError::field("max_tokens", "`max_tokens` must be at least 1"));
+            let name = if current.is_some() { "max_completion_tokens" } else { "max_tokens" };
+            return Err(ApiError::field(name, format!("`{name}` must be at least 1")));
         }
         let n = replies(&mut fields)?;
         input.n = (n > 1).then_some(n);
@@ -68,11 +75,14 @@ impl ChatRequest {
         input.top_logprobs = fields.take::<u32>("top_logprobs")?.filter(|top| *top > 0);
         input.return_token_texts = input.logprobs;
         input.response_format = format(&mut fields)?;
+        let mut left_out = LeftOut::default();
+        let schema = "response_format.json_schema.schema";
+        left_out.enforce(&mut input.response_format, schema)?;
         input.chat_template_kwargs = fields.take("chat_template_kwargs")?.unwrap_or_default();
         input.reasoning_effort = fields.take("reasoning_effort")?;
         input.add_generation_prompt = fields.take("add_generation_prompt")?;
-        input.continue_final_message = fields.take("continue_final_message")?.unwrap_or_default();
-        let tools = tools(&mut fields, &mut input, &settings)?;
+        input.continue_final_message = fields.take("continue_final_message")?.unwrap_or(is_begun);
+        let tools = tools(&mut fields, &mut input, &settings, &mut left_out)?;
         let stream = fields.take("stream")?.unwrap_or_default();
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
         let tier = Tier::take(&mut fields)?;
@@ -95,6 +105,7 @@ impl ChatRequest {
             logprobs: input.logprobs,
             replies: n,
             tier,
+            left_out,
             settings,
             tools,
             input,
@@ -108,61 +119,21 @@ impl ChatRequest {
 
     /// Returns a parser for one reply.
     pub(crate) fn parser(&self) -> OutputParser {
-        OutputParser::new(self.tools.clone(), self.settings.reasoning_tags())
+        OutputParser::new(self.tools.clone(), self.settings.reasoning_tags(&self.input))
     }
-}
-
-/// Reads messages. `developer` is the role that OpenAI's newer models have for `system`.
-///
-/// # Errors
-///
-/// Returns an error that names the message.
-pub(crate) fn messages(values: Vec<Value>) -> Result<Vec<nsbridge_client::ChatMessage>> {
-    if values.is_empty() {
-        return Err(ApiError::field("messages", "`messages` must have at least one message"));
-    }
-    let message = |(index, mut value): (usize, Value)| {
-        let at = format!("messages[{index}]");
-        if let Some(fields) = value.as_object_mut() {
-            tidy(&at, fields)?;
-        }
-        read(&at, value)
-    };
-    values.into_iter().enumerate().map(message).collect()
-}
-
-/// Drops the fields of a message that clients send back and no template reads.
-fn tidy(at: &str, fields: &mut Map<String, Value>) -> Result<()> {
-    if fields.get("role").and_then(Value::as_str) == Some("developer") {
-        fields.insert("role".into(), "system".into());
-    }
-    for name in ["refusal", "annotations", "audio", "function_call", "tool_calls", "name"] {
-        let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-        if fields.get(name).is_some_and(empty) {
-            fields.remove(name);
-        }
-    }
-    // vLLM's name of the field.
-    if let Some(reasoning) = fields.remove("reasoning") {
-        fields.entry("reasoning_content").or_insert(reasoning);
-    }
-    for name in ["audio", "function_call"] {
-        if fields.contains_key(name) {
-            let message = format!("`{name}` of a message is not supported");
-            return Err(ApiError::field(&format!("{at}.{name}"), message));
-        }
-    }
-    fields.remove("refusal");
-    fields.remove("annotations");
-    Ok(())
 }
 
 /// Reads tools and their choice; constrains the reply if a call is required.
-fn tools(fields: &mut Fields<'_>, input: &mut TextInput, model: &Model) -> Result<ToolFormat> {
+fn tools(
+    fields: &mut Fields<'_>,
+    input: &mut TextInput,
+    model: &Model,
+    left_out: &mut LeftOut,
+) -> Result<ToolFormat> {
     let tools = parse_tools(Shape::Chat, fields.value("tools")?.as_ref())?;
     let choice = parse_choice(Shape::Chat, fields.value("tool_choice")?.as_ref(), &tools)?;
     let parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
-    apply_tools(&tools, &choice, parallel, input, model)
+    apply_tools(&tools, &choice, parallel, input, model, left_out)
 }
 
 /// Passes tools to the template, and constrains the reply if a call is required.
@@ -171,11 +142,12 @@ fn tools(fields: &mut Fields<'_>, input: &mut TextInput, model: &Model) -> Resul
 ///
 /// Returns an error if a required call stands beside another format of the reply.
 pub(crate) fn apply_tools(
-    tools: &[nsbridge_reply_text::tools::Tool],
+    tools: &[Tool],
     choice: &ToolChoice,
     parallel: bool,
     input: &mut TextInput,
     model: &Model,
+    left_out: &mut LeftOut,
 ) -> Result<ToolFormat> {
     if tools.is_empty() || *choice == ToolChoice::None {
         return Ok(ToolFormat::None);
@@ -185,6 +157,10 @@ pub(crate) fn apply_tools(
     }
     let Some(forced) = choice.forced(parallel) else {
         let format = model.tool_format();
+        if format == ToolFormat::None {
+            left_out.leave_tools();
+        }
+        hold_allowed_calls(tools, &format, input, left_out)?;
         // These models mark their calls by special tokens.
         if matches!(format, ToolFormat::Mistral | ToolFormat::Llama3Json) {
             input.skip_special_tokens = Some(false);
@@ -197,10 +173,59 @@ pub(crate) fn apply_tools(
             "a required tool call cannot be combined with a format of the reply",
         ));
     }
-    if let Some(format) = response_format(tools, choice, parallel) {
+    let enforced = left_out.enforce_tools(tools)?;
+    if let Some(format) = response_format(&enforced, choice, parallel) {
         input.response_format = Some(read("tools", format)?);
+        left_out.take_format_of_tools();
     }
     Ok(ToolFormat::Forced(forced))
+}
+
+/// Holds calls that the model may make to the schemas of strict tools, and lets a reply with a final schema
+/// have calls.
+///
+/// # Errors
+///
+/// Returns an error if a tool is strict and no grammar can follow the format of the model's calls.
+fn hold_allowed_calls(
+    tools: &[Tool],
+    format: &ToolFormat,
+    input: &mut TextInput,
+    left_out: &mut LeftOut,
+) -> Result<()> {
+    // A model without a format of calls makes none.
+    let makes_calls = *format != ToolFormat::None;
+    let strict = tools.iter().position(|tool| makes_calls && tool.strict == Some(true));
+    let otherwise = match &input.response_format {
+        None if strict.is_none() => return Ok(()),
+        None => None,
+        Some(ResponseFormat::JsonObject {}) => Some(json!({ "type": "object" })),
+        Some(ResponseFormat::JsonSchema { json_schema }) => Some(json_schema.schema.clone()),
+        // The format of the reply is the client's own.
+        Some(_) => return Ok(()),
+    };
+    let loose = json!({ "type": "object" });
+    let tools: Vec<_> = tools
+        .iter()
+        .map(|tool| match tool.strict {
+            Some(true) => tool.clone(),
+            _ => Tool { parameters: loose.clone(), ..tool.clone() },
+        })
+        .collect();
+    let enforced = left_out.enforce_tools(&tools)?;
+    match (allowed_calls(&enforced, format, otherwise.as_ref()), strict) {
+        (Some(calls), _) => input.response_format = Some(read("tools", calls)?),
+        (None, Some(index)) => {
+            let message = format!(
+                "`tools[{index}].function.strict`: the calls that this model may make are not held to a \
+                 schema: require a call by `tool_choice`, or leave `strict` out"
+            );
+            let field = format!("tools[{index}].function.strict");
+            return Err(ApiError::field(&field, message).coded("schema_not_enforceable"));
+        }
+        (None, None) => {}
+    }
+    Ok(())
 }
 
 /// Returns an upper bound of the tokens of a request: those of its text by its bytes, and those that
@@ -234,4 +259,58 @@ pub(crate) fn common(fields: &mut Fields<'_>) -> Result<()> {
         tracing::debug!("a chat completion is not stored");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_client::{JsonSchema, ResponseFormat, TextInput};
+    use nsbridge_reply_text::ToolFormat;
+    use nsbridge_reply_text::tools::{Shape, parse_tools};
+    use serde_json::{Value, json};
+
+    use super::{LeftOut, Result, hold_allowed_calls};
+
+    /// Returns the format for requests whose model may call a function with these parameters.
+    fn held(strict: Option<bool>, format: &ToolFormat, schema: Option<Value>) -> Result<Value> {
+        let parameters = json!({ "type": "object", "properties": { "a": { "type": "integer" } } });
+        let tools = json!([{ "type": "function", "function": {
+            "name": "f", "parameters": parameters, "strict": strict
+        } }]);
+        let tools = parse_tools(Shape::Chat, Some(&tools)).unwrap();
+        let json_schema = schema.map(JsonSchema::new);
+        let response_format =
+            json_schema.map(|json_schema| ResponseFormat::JsonSchema { json_schema });
+        let mut input = TextInput { response_format, ..TextInput::default() };
+        hold_allowed_calls(&tools, format, &mut input, &mut LeftOut::default())?;
+        Ok(serde_json::to_value(input.response_format).unwrap())
+    }
+
+    #[test]
+    fn a_strict_tool_is_enforced_or_refused_when_the_model_may_call_it() {
+        let arguments = "/tool_calls/schema/anyOf/0/properties/arguments/properties/a/type";
+        let strict = held(Some(true), &ToolFormat::Hermes, None).unwrap();
+        assert_eq!(strict.pointer(arguments), Some(&json!("integer")));
+        assert_eq!(held(None, &ToolFormat::Hermes, None).unwrap(), Value::Null);
+        assert_eq!(held(Some(false), &ToolFormat::Mistral, None).unwrap(), Value::Null);
+        let error = held(Some(true), &ToolFormat::Mistral, None).unwrap_err();
+        assert_eq!(error.json()["error"]["param"], "tools[0].function.strict");
+        assert_eq!(error.json()["error"]["code"], "schema_not_enforceable");
+        // A model that makes no calls breaks no schema of them.
+        assert_eq!(held(Some(true), &ToolFormat::None, None).unwrap(), Value::Null);
+    }
+
+    #[test]
+    fn a_reply_with_a_final_schema_may_have_calls() {
+        let schema = json!({ "type": "object", "properties": { "b": {} } });
+        let both = held(None, &ToolFormat::Hermes, Some(schema.clone())).unwrap();
+        assert_eq!(
+            (&both["type"], &both["tool_calls"]["otherwise"]),
+            (&json!("tool_calls"), &schema)
+        );
+        let arguments = "/tool_calls/schema/anyOf/0/properties/arguments";
+        assert_eq!(both.pointer(arguments), Some(&json!({ "type": "object" })));
+        // Where no grammar can follow the calls, the schema of the reply is enforced alone.
+        let alone = held(None, &ToolFormat::None, Some(schema)).unwrap();
+        assert_eq!(alone["type"], "json_schema");
+    }
 }

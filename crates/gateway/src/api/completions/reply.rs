@@ -10,6 +10,7 @@ use super::CompletionRequest;
 use crate::api::chat::reply::{token_text, usage_json};
 use crate::api::sse::{Events, View, padding};
 use crate::error::ApiError;
+use crate::field_names::Interface;
 use crate::ids;
 
 /// Chunks of a stream.
@@ -72,7 +73,8 @@ impl View for Stream {
     fn end(&mut self, end: &ReplyEnd, events: &mut Events) {
         match end {
             ReplyEnd::Failed(failure) => {
-                events.data(&ApiError::from(failure.clone()).json());
+                let failure = Interface::Completions.named(failure.clone());
+                events.data(&ApiError::from(failure).json());
             }
             ReplyEnd::Done(summary) => {
                 for index in 0..self.lengths.len() {

@@ -6,7 +6,6 @@
 use nsbridge_client::ChatMessage;
 use nsbridge_protocol::ToolCall;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Result};
@@ -57,16 +56,11 @@ enum Block {
     Text {
         text: String,
     },
+    /// Signatures are not checked: the gateway makes empty ones.
     Thinking {
         thinking: String,
-        /// Signatures are not checked: the gateway makes empty ones.
-        #[serde(rename = "signature", default)]
-        _signature: IgnoredAny,
     },
-    RedactedThinking {
-        #[serde(rename = "data", default)]
-        _data: IgnoredAny,
-    },
+    RedactedThinking {},
     ToolUse {
         id: String,
         name: String,
@@ -102,9 +96,16 @@ pub(super) fn messages(values: Vec<Value>, chat: &mut Vec<ChatMessage>) -> Resul
         let at = format!("messages[{index}]");
         if let Some(fields) = value.as_object_mut() {
             fields.remove("cache_control");
+            // A whole reply that is sent back has more than its content.
+            if fields.get("role").is_some_and(|role| role == "assistant") {
+                fields.retain(|name, _| matches!(&**name, "role" | "content"));
+            }
         }
         let Given { role, content } = read(&at, value)?;
-        for (at, block) in blocks(&format!("{at}.content"), content)? {
+        for (at, mut block) in blocks(&format!("{at}.content"), content)? {
+            if role == Role::Assistant {
+                drop_remarks(&mut block);
+            }
             add(chat, role.name(), block_of(&at, block, role.blocks())?, &at)?;
         }
     }
@@ -119,8 +120,8 @@ pub(super) fn messages(values: Vec<Value>, chat: &mut Vec<ChatMessage>) -> Resul
 fn add(chat: &mut Vec<ChatMessage>, role: &'static str, block: Block, at: &str) -> Result<()> {
     let (text, reasoning, call) = match block {
         Block::Text { text } => (text, None, None),
-        Block::Thinking { thinking, .. } => (String::new(), Some(thinking), None),
-        Block::RedactedThinking { .. } => return Ok(()),
+        Block::Thinking { thinking } => (String::new(), Some(thinking), None),
+        Block::RedactedThinking {} => return Ok(()),
         Block::ToolUse { id, name, input } => {
             let input = Value::Object(input).to_string();
             (String::new(), None, Some(ToolCall::new(id, name, input)))
@@ -166,6 +167,19 @@ fn blocks(at: &str, content: Value) -> Result<Vec<(String, Value)>> {
     };
     let numbered = blocks.into_iter().enumerate();
     Ok(numbered.map(|(index, block)| (format!("{at}[{index}]"), block)).collect())
+}
+
+/// Drops the fields of a block of the assistant that only tell about the reply that it was.
+fn drop_remarks(block: &mut Value) {
+    let Some(fields) = block.as_object_mut() else { return };
+    let read: &[&str] = match fields.get("type").and_then(Value::as_str) {
+        Some("text") => &["text"],
+        Some("thinking") => &["thinking"],
+        Some("redacted_thinking") => &[],
+        Some("tool_use") => &["id", "name", "input"],
+        _ => return,
+    };
+    fields.retain(|name, _| name == "type" || read.contains(&&**name));
 }
 
 /// Reads a block that must have one of these types.
@@ -283,6 +297,25 @@ mod tests {
     }
 
     #[test]
+    fn a_reply_is_read_as_its_client_has_it() {
+        check(
+            json!([
+                { "role": "assistant", "id": "msg_1", "type": "message", "model": "m",
+                  "stop_reason": "tool_use", "usage": { "input_tokens": 1 }, "content": [
+                    { "type": "text", "text": "I look.", "citations": [], "parsed_output": { "a": 1 } },
+                    { "type": "tool_use", "id": "toolu_1", "name": "f", "input": {},
+                      "caller": { "type": "direct" }, "index": 1 }
+                ] }
+            ]),
+            &json!([
+                { "role": "assistant", "content": "I look.", "tool_calls": [
+                    { "id": "toolu_1", "type": "function", "function": { "name": "f", "arguments": "{}" } }
+                ] }
+            ]),
+        );
+    }
+
+    #[test]
     fn what_cannot_be_read_is_named() {
         let of = |role: &str, block: Value| json!([{ "role": role, "content": [block] }]);
         let image = json!({ "type": "image", "source": {} });
@@ -295,7 +328,7 @@ mod tests {
         let odd = json!({ "type": "text", "text": "a", "typo": 1 });
         check_refused(of("user", odd), "messages[0].content[0]", "`typo`");
         let list = json!({ "type": "tool_use", "id": "t", "name": "f", "input": [] });
-        check_refused(of("assistant", list), "messages[0].content[0]", "map");
+        check_refused(of("assistant", list), "messages[0].content[0]", "an object");
         check_refused(of("tool", call), "messages[0]", "`tool`");
         check_refused(json!([{ "role": "user", "content": 1 }]), "messages[0].content", "a text");
         check_refused(json!([{ "role": "user" }]), "messages[0]", "`content`");

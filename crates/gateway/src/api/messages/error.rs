@@ -10,6 +10,9 @@ use crate::error::ApiError;
 /// Header in which Anthropic's clients look for the id of a request.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
+/// Code of an error by which Anthropic's clients know to send a conversation whole.
+pub(super) const LOST_THREAD: &str = "thread_not_found";
+
 /// Returns true for a path of Anthropic's interface.
 pub(crate) fn is_path(path: &str) -> bool {
     path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -17,7 +20,25 @@ pub(crate) fn is_path(path: &str) -> bool {
 
 /// Returns the error as the data of a stream's event.
 pub(super) fn event(error: &ApiError) -> Value {
-    json!({ "type": "error", "error": { "type": kind(error), "message": error.message() } })
+    let message = too_long(error).unwrap_or_else(|| error.message().to_owned());
+    let mut event =
+        json!({ "type": "error", "error": { "type": kind(error), "message": message } });
+    if error.code() == LOST_THREAD {
+        event["error"]["details"] = json!({ "error_code": LOST_THREAD });
+    }
+    event
+}
+
+/// Returns the sentence about a prompt that is too long, by which Anthropic's clients know to shorten it.
+fn too_long(error: &ApiError) -> Option<String> {
+    if error.code() != "context_length_exceeded" {
+        return None;
+    }
+    let numbers = error.message().split(|c: char| !c.is_ascii_digit());
+    match numbers.filter(|digits| !digits.is_empty()).collect::<Vec<_>>().as_slice() {
+        [most, tokens] => Some(format!("prompt is too long: {tokens} tokens > {most} maximum")),
+        _ => None,
+    }
 }
 
 /// Replaces the body of an error, and adds the id of the request. Other responses keep their body.
@@ -59,10 +80,24 @@ mod tests {
 
     use super::{ApiError, event, is_path, shaped};
 
+    #[test]
+    fn a_client_is_told_to_send_its_conversation_whole() {
+        let error = ApiError::not_found("no").coded(super::LOST_THREAD);
+        let details = json!({ "error_code": "thread_not_found" });
+        assert_eq!(event(&error)["error"]["details"], details);
+    }
+
     #[track_caller]
     fn check(error: &ApiError, kind: &str) {
         let expected = json!({ "type": kind, "message": error.message() });
         assert_eq!(event(error), json!({ "type": "error", "error": expected }));
+    }
+
+    #[test]
+    fn a_prompt_that_is_too_long_is_told_in_the_words_of_anthropics_interface() {
+        let message = "this model's maximum context length is 8 tokens, but the prompt has 9";
+        let error: ApiError = Failure::bad_request(message).coded("context_length_exceeded").into();
+        assert_eq!(event(&error)["error"]["message"], "prompt is too long: 9 tokens > 8 maximum");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::error;
 use super::request::MessagesRequest;
 use crate::api::sse::{Events, View};
+use crate::field_names::Interface;
 use crate::ids;
 
 /// Events of a message.
@@ -48,16 +49,20 @@ impl View for MessageView {
         match end {
             // The blocks of a reply that failed stay open.
             ReplyEnd::Failed(failure) => {
-                events.named("error", &error::event(&failure.clone().into()));
+                events.named(
+                    "error",
+                    &error::event(&Interface::Messages.named(failure.clone()).into()),
+                );
             }
             ReplyEnd::Done(summary) => {
                 self.blocks.push(parser.end(), |name, event| events.named(name, event));
                 self.blocks.close(|name, event| events.named(name, event));
                 let (reason, sequence) = stop(&self.request, summary, &self.blocks);
-                let delta = json!({
+                let mut delta = json!({
                     "type": "message_delta", "usage": usage(&summary.usage),
                     "delta": { "stop_reason": reason, "stop_sequence": sequence }
                 });
+                tell_edits(&self.request, &mut delta);
                 events.named("message_delta", &delta);
                 events.named("message_stop", &json!({ "type": "message_stop" }));
             }
@@ -90,11 +95,22 @@ fn message(
     usage: &Usage,
 ) -> Value {
     let (reason, sequence) = stop.map_or((None, None), |(reason, text)| (Some(reason), text));
-    json!({
+    let mut message = json!({
         "id": ids::message(log), "type": "message", "role": "assistant", "model": request.name,
         "content": content, "stop_reason": reason, "stop_sequence": sequence,
         "usage": self::usage(usage)
-    })
+    });
+    if stop.is_some() {
+        tell_edits(request, &mut message);
+    }
+    message
+}
+
+/// Tells that no edit of the context was applied, if the request has edits.
+fn tell_edits(request: &MessagesRequest, message: &mut Value) {
+    if request.tells_edits {
+        message["context_management"] = json!({ "applied_edits": [] });
+    }
 }
 
 /// Returns the reason of the end, and the stop sequence that was found, if only one was given.

@@ -4,12 +4,14 @@ use nsbridge_client::{ChatMessage, JsonSchema, ModelName, ResponseFormat, TextIn
 use nsbridge_gateway_access::Caller;
 use nsbridge_reply_text::{OutputParser, ReasoningTags, ToolFormat};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::content::{messages, system};
+use super::error::LOST_THREAD;
 use super::tools::{choice, tools};
 use crate::api::chat::request::{apply_tools, tokens};
 use crate::api::sampling::sampling;
+use crate::api::schema::LeftOut;
 use crate::api::service_tier::Tier;
 use crate::catalog::{Model, Models, Task};
 use crate::error::{ApiError, Result};
@@ -17,6 +19,10 @@ use crate::fields::Fields;
 
 /// Variable by which chat templates turn reasoning on or off.
 const ENABLE_THINKING: &str = "enable_thinking";
+
+/// Beginnings of the types of edits of the context that are taken. Each of them shortens a long prompt
+/// before the model reads it. None is applied here, and the reply says so.
+const EDIT_TYPES: [&str; 3] = ["clear_thinking_", "clear_tool_uses_", "compact_"];
 
 /// Parsed request.
 #[derive(Debug)]
@@ -30,6 +36,9 @@ pub(crate) struct MessagesRequest {
     pub(crate) tier: Tier,
     /// True if blocks of thinking have no text.
     pub(crate) omits_thinking: bool,
+    /// True if the reply tells which edits of the context were applied.
+    pub(crate) tells_edits: bool,
+    pub(crate) left_out: LeftOut,
     settings: Model,
     tools: ToolFormat,
     /// Place of the reasoning in the reply.
@@ -63,6 +72,24 @@ enum Display {
     #[default]
     Summarized,
     Omitted,
+    /// Of a beta: its updates are the text of the reasoning here.
+    Updates,
+}
+
+/// Checks the field `thread`. Conversations are not kept here, so one that goes on is a lost one, which
+/// clients then send whole.
+fn thread(value: Option<&Value>) -> Result<()> {
+    match value {
+        None => Ok(()),
+        Some(value) if *value == json!({ "type": "create" }) => Ok(()),
+        Some(value) if value["type"] == "continue" => {
+            let message = "the thread is not kept: send the whole conversation in `messages`";
+            Err(ApiError::not_found(message).coded(LOST_THREAD).about("thread"))
+        }
+        Some(_) => {
+            Err(ApiError::field("thread", "`thread` must be of the type `create` or `continue`"))
+        }
+    }
 }
 
 /// Field `output_config`.
@@ -77,6 +104,20 @@ struct OutputConfig {
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum Format {
     JsonSchema { schema: Map<String, Value> },
+}
+
+/// Field `context_management`.
+#[derive(Deserialize)]
+struct ContextManagement {
+    #[serde(default)]
+    edits: Vec<Edit>,
+}
+
+/// Edit of the context, whose other fields say when and how much is cut.
+#[derive(Deserialize)]
+struct Edit {
+    #[serde(rename = "type")]
+    kind: String,
 }
 
 impl MessagesRequest {
@@ -109,6 +150,7 @@ impl MessagesRequest {
         models: &Models,
         caller: &Caller,
     ) -> Result<Self> {
+        thread(fields.value("thread")?.as_ref())?;
         let name = models.named(&mut fields)?;
         let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let mut chat: Vec<ChatMessage> = system(fields.value("system")?)?.into_iter().collect();
@@ -125,18 +167,24 @@ impl MessagesRequest {
             input.chat_template_kwargs.insert(ENABLE_THINKING.to_owned(), enabled.into());
         }
         let OutputConfig { effort, format } = fields.take("output_config")?.unwrap_or_default();
+        // The name of the field before `output_config`.
+        let format = format.or(fields.take("output_format")?);
         input.reasoning_effort = effort;
         input.response_format = format.map(|Format::JsonSchema { schema }| {
             let json_schema = JsonSchema::new(Value::Object(schema));
             ResponseFormat::JsonSchema { json_schema }
         });
+        let mut left_out = LeftOut::default();
+        left_out.enforce(&mut input.response_format, "output_config.format.schema")?;
         let formatted = input.response_format.is_some();
         let given = tools(&mut fields)?;
         let (choice, parallel) = choice(&mut fields, &given)?;
-        let tools = apply_tools(&given, &choice, parallel, &mut input, &settings)?;
+        let tools = apply_tools(&given, &choice, parallel, &mut input, &settings, &mut left_out)?;
         let stream = fields.take("stream")?.unwrap_or_default();
         let tier = Tier::take(&mut fields)?;
+        let tells_edits = context_management(&mut fields)?;
         fields.ignore(&["metadata", "cache_control"]);
+        fields.only("mcp_servers", &json!([]))?;
         fields.only("speed", &"standard".into())?;
         fields.finish()?;
         let off = thinking.as_ref().is_some_and(|thinking| thinking.mode == Mode::Disabled);
@@ -149,6 +197,8 @@ impl MessagesRequest {
             stream,
             tier,
             omits_thinking: display == Display::Omitted,
+            tells_edits,
+            left_out,
             settings,
             tools,
             reasoning,
@@ -167,6 +217,24 @@ impl MessagesRequest {
     }
 }
 
+/// Takes `context_management`, and returns true if it is there.
+fn context_management(fields: &mut Fields<'_>) -> Result<bool> {
+    let given: Option<ContextManagement> = fields.take("context_management")?;
+    let Some(ContextManagement { edits }) = given else { return Ok(false) };
+    for (index, Edit { kind }) in edits.into_iter().enumerate() {
+        if !EDIT_TYPES.iter().any(|known| kind.starts_with(known)) {
+            let kind: String = kind.chars().take(40).collect();
+            let at = format!("context_management.edits[{index}].type");
+            let message = format!(
+                "`{at}` is `{kind}`, which is not known: types begin with `{}`",
+                EDIT_TYPES.join("`, `")
+            );
+            return Err(ApiError::field(&at, message));
+        }
+    }
+    Ok(true)
+}
+
 /// Returns true if the last message is the beginning of the reply.
 fn is_begun(messages: &[ChatMessage]) -> bool {
     messages.last().is_some_and(|last| {
@@ -175,11 +243,10 @@ fn is_begun(messages: &[ChatMessage]) -> bool {
     })
 }
 
-/// Returns the place of the reasoning. A reply begins within it only if the template opens it there:
-/// not with reasoning turned `off`, and not in the middle of a message.
+/// Returns the place of the reasoning. A reply with reasoning turned `off` does not begin within it.
 fn reasoning(settings: &Model, input: &TextInput, off: bool) -> Option<ReasoningTags> {
-    let tags = settings.reasoning_tags()?;
-    let begun = tags.begun && !off && !input.continue_final_message;
+    let tags = settings.reasoning_tags(input)?;
+    let begun = tags.begun && !off;
     Some(ReasoningTags { begun, ..tags })
 }
 
@@ -248,7 +315,8 @@ pub(super) mod tests {
                 "system": "Be brief.", "temperature": 0.5, "top_p": 0.75, "top_k": 4,
                 "stop_sequences": ["a", "", "b"], "metadata": { "user_id": "u" },
                 "service_tier": "standard_only", "cache_control": { "type": "ephemeral" },
-                "speed": "standard"
+                "speed": "standard", "mcp_servers": [], "thread": { "type": "create" },
+                "context_management": { "edits": [{ "type": "clear_thinking_20251015", "keep": "all" }] }
             }),
             &json!({
                 "messages": [
@@ -270,6 +338,31 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn edits_of_the_context_are_taken_and_the_reply_tells_that_none_is_applied() {
+        let of = |edits: Value| json!({ "context_management": { "edits": edits } });
+        assert!(!parse(&json!({})).unwrap().tells_edits);
+        assert!(parse(&json!({ "context_management": {} })).unwrap().tells_edits);
+        let known = json!([
+            { "type": "clear_tool_uses_20250919", "trigger": { "type": "input_tokens", "value": 9 } },
+            { "type": "compact_20260112" }
+        ]);
+        assert!(parse(&of(known)).unwrap().tells_edits);
+        let odd = of(json!([{ "type": "clear_thinking_1" }, { "type": "shuffle" }]));
+        check_refused(&odd, "context_management.edits[1].type");
+    }
+
+    #[test]
+    fn a_format_has_an_earlier_name() {
+        let format = json!({ "type": "json_schema", "schema": { "type": "object" } });
+        check(
+            &json!({ "output_format": format }),
+            &json!({ "response_format": {
+                "type": "json_schema", "json_schema": { "schema": { "type": "object" } }
+            } }),
+        );
+    }
+
+    #[test]
     fn the_first_invalid_field_is_named() {
         check_refused(&json!({ "max_tokens": null }), "max_tokens");
         check_refused(&json!({ "max_tokens": 0 }), "max_tokens");
@@ -278,6 +371,7 @@ pub(super) mod tests {
         check_refused(&json!({ "thinking": { "type": "between_tools" } }), "thinking");
         check_refused(&json!({ "thinking": { "type": "enabled", "typo": 1 } }), "thinking");
         check_refused(&json!({ "speed": "fast" }), "speed");
+        check_refused(&json!({ "mcp_servers": [{ "url": "https://a" }] }), "mcp_servers");
         check_refused(&json!({ "container": "c" }), "container");
         check_refused(&json!({ "output_config": { "typo": 1 } }), "output_config");
         let tool = json!({ "name": "f", "input_schema": { "type": "object" } });

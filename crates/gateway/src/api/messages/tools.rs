@@ -18,6 +18,16 @@ struct Given {
     strict: Option<bool>,
 }
 
+/// Fields of a tool that change no reply here: they concern caches, the cutting of events, the search
+/// for tools and calls by code. Examples of inputs are hints that no template shows.
+const HINTS: [&str; 5] = [
+    "allowed_callers",
+    "cache_control",
+    "defer_loading",
+    "eager_input_streaming",
+    "input_examples",
+];
+
 /// Field `tool_choice`.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
@@ -77,10 +87,7 @@ fn tool(at: &str, mut value: Value) -> Result<Tool> {
                 return Err(ApiError::field(&format!("{at}.type"), message));
             }
         }
-        // They concern caches and the cutting of events, and change no reply.
-        fields.remove("cache_control");
-        fields.remove("eager_input_streaming");
-        fields.retain(|_, value| !value.is_null());
+        fields.retain(|name, value| !HINTS.contains(&&**name) && !value.is_null());
     }
     let Given { name, description, input_schema, strict } = read(at, value)?;
     if !is_name(&name) {
@@ -155,7 +162,8 @@ mod tests {
         let given = json!([
             { "name": "f", "input_schema": schema, "cache_control": { "type": "ephemeral" } },
             { "type": "custom", "name": "g", "description": "G.", "input_schema": {},
-              "strict": true, "eager_input_streaming": false }
+              "strict": true, "eager_input_streaming": false, "defer_loading": true,
+              "allowed_callers": ["direct"], "input_examples": [{ "a": "b" }] }
         ]);
         let read = read(&given).unwrap();
         assert_eq!((read[0].name.as_str(), &read[0].parameters), ("f", &schema));
@@ -172,8 +180,8 @@ mod tests {
         check_refused(&list, "tools[0].input_schema.type", "`object`");
         let one = json!({ "name": "f", "input_schema": {} });
         check_refused(&json!([one, one]), "tools[1].name", "earlier tool");
-        let odd = json!([{ "name": "f", "input_schema": {}, "defer_loading": true }]);
-        check_refused(&odd, "tools[0]", "`defer_loading`");
+        let odd = json!([{ "name": "f", "input_schema": {}, "typo": true }]);
+        check_refused(&odd, "tools[0]", "`typo`");
         check_refused(&json!(vec![one; 129]), "tools", "at most 128");
     }
 

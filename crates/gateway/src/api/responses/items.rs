@@ -1,5 +1,7 @@
 //! Items of a response's input, as messages of a chat.
 
+use std::collections::HashMap;
+
 use nsbridge_client::{ChatMessage, RequestId, ToolCall};
 use nsbridge_reply_text::tools::namespace;
 use serde::Deserialize;
@@ -8,6 +10,12 @@ use serde_json::{Value, json};
 use crate::api::chat::reply::Message;
 use crate::error::{ApiError, Result};
 use crate::ids;
+
+/// Type of an item that stands for one of an earlier response.
+pub(super) const REFERENCE: &str = "item_reference";
+
+/// Items of earlier responses by their ids.
+pub(super) type KnownItems = HashMap<String, Value>;
 
 /// Item of an input.
 #[derive(Deserialize)]
@@ -32,12 +40,28 @@ struct Item {
     summary: Value,
 }
 
-/// Reads `input`: a text, or a list of items.
+/// Returns the id that an item refers to. OpenAI's interface lets a reference leave out its type.
+fn referred(item: &Value) -> Option<&str> {
+    let is_reference = match item.get("type").and_then(Value::as_str) {
+        Some(kind) => kind == REFERENCE,
+        None => item.get("role").is_none() && item.get("content").is_none(),
+    };
+    item.get("id").filter(|_| is_reference)?.as_str()
+}
+
+/// Returns the ids of the items that an input refers to, with their places in it.
+pub(super) fn references(input: &Value) -> Vec<(usize, String)> {
+    let items = input.as_array().into_iter().flatten().enumerate();
+    items.filter_map(|(index, item)| Some((index, referred(item)?.to_owned()))).collect()
+}
+
+/// Reads `input`: a text, or a list of items. References stand for known items; those to others are
+/// left out.
 ///
 /// # Errors
 ///
 /// Returns an error that names the item and the type that is not supported.
-pub(super) fn read(input: Value) -> Result<Vec<ChatMessage>> {
+pub(super) fn read(input: Value, known: &KnownItems) -> Result<Vec<ChatMessage>> {
     let items = match input {
         Value::Null => return Ok(Vec::new()),
         Value::String(text) => return Ok(vec![ChatMessage::new("user", text)]),
@@ -49,6 +73,13 @@ pub(super) fn read(input: Value) -> Result<Vec<ChatMessage>> {
     let mut reasoning = String::new();
     for (index, item) in items.into_iter().enumerate() {
         let at = format!("input[{index}]");
+        let item = match referred(&item) {
+            Some(id) => match known.get(id) {
+                Some(known) => known.clone(),
+                None => continue,
+            },
+            None => item,
+        };
         let item: Item = crate::fields::read(&at, item)?;
         match item.kind.as_deref() {
             None | Some("message") => {
@@ -104,7 +135,7 @@ pub(super) fn read(input: Value) -> Result<Vec<ChatMessage>> {
                     &format!("{at}.type"),
                     format!(
                         "an item of type `{kind}` is not supported: `message`, `function_call`, \
-                         `function_call_output` and `reasoning` are"
+                         `function_call_output`, `reasoning` and `{REFERENCE}` are"
                     ),
                 ));
             }

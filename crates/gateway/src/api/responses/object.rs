@@ -12,6 +12,7 @@ use super::echo::Object;
 use super::request::ResponsesRequest;
 use crate::api::chat::reply::token_json;
 use crate::api::service_tier::tier_name;
+use crate::field_names::Interface;
 use crate::ids;
 
 /// Item of the output in progress.
@@ -213,6 +214,11 @@ impl Reply {
         Self { output, end, begun: !pieces.is_empty() }
     }
 
+    /// Returns the items of the output so far.
+    pub(super) fn items(&self) -> Vec<Value> {
+        self.output.items("completed")
+    }
+
     /// Returns the state at the end of a stream.
     pub(super) fn ended(output: Output, end: ReplyEnd) -> Self {
         Self { output, end: Some(end), begun: true }
@@ -241,8 +247,14 @@ pub(super) fn shown(request: &ResponsesRequest, log: &ReplyLog, reply: &Reply) -
             ("cancelled", json!({}))
         }
         Some(ReplyEnd::Failed(failure)) => {
-            let code = if failure.is_of_client() { "invalid_prompt" } else { "server_error" };
-            ("failed", json!({ "error": { "code": code, "message": failure.message() } }))
+            let code = match failure.code() {
+                // Clients shorten their history by this code.
+                code @ "context_length_exceeded" => code,
+                _ if failure.is_of_client() => "invalid_prompt",
+                _ => "server_error",
+            };
+            let message = Interface::Responses.reworded(failure.message());
+            ("failed", json!({ "error": { "code": code, "message": message } }))
         }
     };
     more["nsbridge"] = extension(log, reply.end.as_ref());

@@ -10,9 +10,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::echo::Echo;
-use super::items;
+use super::items::{self, KnownItems};
 use crate::api::chat::request::{apply_tools, tokens};
 use crate::api::sampling::sampling;
+use crate::api::schema::LeftOut;
 use crate::api::service_tier::Tier;
 use crate::catalog::{Model, Models, Task};
 use crate::error::{ApiError, Result};
@@ -45,6 +46,7 @@ pub(crate) struct ResponsesRequest {
     pub(crate) has_instructions: bool,
     /// Fields of the response that repeat those of the request.
     pub(crate) echo: Echo,
+    pub(crate) left_out: LeftOut,
     /// Namespaces of functions by the names that the worker sees.
     pub(crate) namespaces: HashMap<String, String>,
     settings: Model,
@@ -90,12 +92,26 @@ struct StreamOptions {
 }
 
 impl ResponsesRequest {
-    /// Parses a request.
+    /// Parses a request that is kept. The items to which its input refers are left out.
     ///
     /// # Errors
     ///
     /// Returns an error that names the first invalid field.
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
+        Self::parse_with(body, models, caller, &KnownItems::new())
+    }
+
+    /// Parses a request with the items to which its input refers.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the first invalid field.
+    pub(super) fn parse_with(
+        body: &[u8],
+        models: &Models,
+        caller: &Caller,
+        known: &KnownItems,
+    ) -> Result<Self> {
         let mut fields = Fields::parse(body)?;
         let name = models.named(&mut fields)?;
         let (model, settings) = models.serving(&name, caller, Task::Generate)?;
@@ -104,9 +120,11 @@ impl ResponsesRequest {
         let mut messages: Vec<ChatMessage> = Vec::new();
         messages.extend(instructions.as_ref().map(|text| ChatMessage::new("system", text)));
         let has_instructions = instructions.is_some();
-        messages.extend(items::read(given)?);
+        let refers = !items::references(&given).is_empty();
+        messages.extend(items::read(given, known)?);
         let previous: Option<String> = fields.take("previous_response_id")?;
-        if messages.len() == usize::from(has_instructions) && previous.is_none() {
+        let is_empty = messages.len() == usize::from(has_instructions);
+        if is_empty && !refers && previous.is_none() {
             return Err(ApiError::field("input", "`input` is missing"));
         }
         let mut input = TextInput { messages, ..TextInput::default() };
@@ -114,10 +132,13 @@ impl ResponsesRequest {
         input.max_tokens = fields.take("max_output_tokens")?;
         input.top_logprobs = fields.take::<u32>("top_logprobs")?.filter(|top| *top > 0);
         input.chat_template_kwargs = fields.take("chat_template_kwargs")?.unwrap_or_default();
+        input.continue_final_message = fields.take("continue_final_message")?.unwrap_or_default();
         input.logprobs = includes_logprobs(&mut fields)? || input.top_logprobs.is_some();
         input.return_token_texts = input.logprobs;
         let text = fields.value("text")?;
         input.response_format = format(text.clone())?;
+        let mut left_out = LeftOut::default();
+        left_out.enforce(&mut input.response_format, "text.format.schema")?;
         let reasoning = fields.value("reasoning")?;
         if let Some(reasoning) = reasoning.clone() {
             let reasoning: Reasoning = read("reasoning", reasoning)?;
@@ -129,11 +150,16 @@ impl ResponsesRequest {
         let parallel = fields.take::<bool>("parallel_tool_calls")?.unwrap_or(true);
         let namespace = |tool: &Tool| Some((tool.name.clone(), tool.namespace.clone()?));
         let namespaces = parsed.iter().filter_map(namespace).collect();
-        let format = apply_tools(&parsed, &chosen, parallel, &mut input, &settings)?;
+        let format = apply_tools(&parsed, &chosen, parallel, &mut input, &settings, &mut left_out)?;
         let stream = fields.take("stream")?.unwrap_or_default();
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
         let background = fields.take("background")?.unwrap_or_default();
         let store: Option<bool> = fields.take("store")?;
+        if background && store == Some(false) {
+            let message =
+                "a response in the background is kept: leave `store` out, or set it to true";
+            return Err(ApiError::field("store", message));
+        }
         let tier = Tier::take(&mut fields)?;
         check_truncation(&mut fields)?;
         let max_tool_calls: Option<u64> = fields.take("max_tool_calls")?;
@@ -143,10 +169,10 @@ impl ResponsesRequest {
             "max_output_tokens": input.max_tokens, "max_tool_calls": max_tool_calls,
             "parallel_tool_calls": parallel, "previous_response_id": previous,
             "reasoning": reasoning.unwrap_or(json!({ "effort": null, "summary": null })),
-            "store": store.unwrap_or_default(),
-            "temperature": input.temperature, "text": shown_text(text),
+            "store": store.unwrap_or(true),
+            "temperature": as_written(input.temperature), "text": shown_text(text),
             "tool_choice": choice.unwrap_or("auto".into()), "tools": tools.unwrap_or(json!([])),
-            "top_logprobs": input.top_logprobs.unwrap_or_default(), "top_p": input.top_p,
+            "top_logprobs": input.top_logprobs.unwrap_or_default(), "top_p": as_written(input.top_p),
             "truncation": "disabled", "user": fields.label("user")?,
             "metadata": metadata, "safety_identifier": fields.label("safety_identifier")?,
             "prompt_cache_key": fields.label("prompt_cache_key")?
@@ -167,6 +193,7 @@ impl ResponsesRequest {
             previous,
             has_instructions,
             echo,
+            left_out,
             namespaces,
             settings,
             tools: format,
@@ -186,8 +213,13 @@ impl ResponsesRequest {
 
     /// Returns a parser of the reply.
     pub(crate) fn parser(&self) -> OutputParser {
-        OutputParser::new(self.tools.clone(), self.settings.reasoning_tags())
+        OutputParser::new(self.tools.clone(), self.settings.reasoning_tags(&self.input))
     }
+}
+
+/// Returns a number with the digits that its client wrote.
+fn as_written(number: Option<f32>) -> Option<f64> {
+    number.map(|number| number.to_string().parse().unwrap_or(f64::from(number)))
 }
 
 /// Takes the field `include`, and returns true if it asks for log probabilities.
@@ -235,4 +267,33 @@ fn shown_text(text: Option<Value>) -> Value {
         text["format"] = json!({ "type": "text" });
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use nsbridge_gateway_access::Access;
+    use serde_json::{Value, json};
+
+    use super::ResponsesRequest;
+    use crate::catalog::{Model, Models};
+
+    #[test]
+    fn the_text_of_the_last_message_goes_on_if_its_request_says_so() {
+        let models: BTreeMap<_, _> = [("m".to_owned(), Model::default())].into();
+        let models = Models::new(models, None).unwrap();
+        let caller = Access::open_to_all("t".parse().unwrap()).check(None, None).unwrap();
+        let continues = |value: Value| {
+            let input = [
+                json!({ "role": "user", "content": "hi" }),
+                json!({ "role": "assistant", "content": "He" }),
+            ];
+            let body = json!({ "model": "m", "input": input, "continue_final_message": value });
+            let parsed = ResponsesRequest::parse(body.to_string().as_bytes(), &models, &caller);
+            parsed.unwrap().input.continue_final_message
+        };
+        assert!(continues(json!(true)));
+        assert!(!continues(json!(false)) && !continues(Value::Null));
+    }
 }

@@ -24,7 +24,8 @@ pub(super) enum Body {
 }
 
 /// Schemas of answers that may be streamed as events.
-pub(super) const STREAMED: [&str; 4] = ["ChatCompletion", "Completion", "Message", "Response"];
+pub(super) const STREAMED: [&str; 5] =
+    ["ChatCompletion", "Completion", "Message", "Response", "Run"];
 
 const fn post(
     path: &'static str,
@@ -73,6 +74,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     ),
     get("/v1/models", "List", "Lists models"),
     get("/v1/models/{name}", "Model", "Shows a model"),
+    post("/v1/models/{name}/run", "RunRequest", "Run", "Gives an input to a model of its own kind"),
     post("/v1/moderations", "ModerationRequest", "Moderation", "Scores texts by category"),
     post("/tokenize", "TokenizeRequest", "Tokens", "Returns the tokens of a text"),
     post("/v1/tokenize", "TokenizeRequest", "Tokens", "Returns the tokens of a text"),

@@ -92,6 +92,10 @@ fn requests() -> Value {
             "model": nullable(&text),
             "input": { "anyOf": [text, { "type": "array", "minItems": 1, "maxItems": 2048 }] }
         })),
+        "RunRequest": object(&["input"], &json!({
+            "input": {}, "stream": nullable(&json!({ "type": "boolean" })),
+            "seed": nullable(&json!({ "type": "integer", "minimum": 0 }))
+        })),
         "DecisionRequest": object(&["input", "questions"], &json!({
             "model": nullable(&text),
             "input": { "anyOf": [text, { "type": "array", "minItems": 1 }] },
@@ -173,6 +177,10 @@ fn replies() -> Value {
         })),
         "Decision": object(&["answers", "model", "usage"], &json!({
             "answers": { "type": "array" }, "model": text, "usage": { "type": "object" }
+        })),
+        "Run": object(&["id", "object", "model", "pieces", "finish_reason", "usage"], &json!({
+            "id": text, "object": kind("run"), "model": text, "pieces": { "type": "array" },
+            "finish_reason": text, "usage": { "type": "object" }
         })),
         "TokenCount": object(&["input_tokens"], &json!({ "input_tokens": number })),
         "Model": object(&["id", "object"], &json!({ "id": text, "object": kind("model") })),

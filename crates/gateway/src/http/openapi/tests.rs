@@ -19,7 +19,10 @@ fn routed() -> BTreeSet<(String, String)> {
             if handlers.contains(&format!(" {method}("))
                 || handlers.contains(&format!(".{method}("))
             {
-                routed.insert((path.clone(), method.to_owned()));
+                // A name may have slashes, so the route ends with it.
+                let is_run = (&*path, method) == ("/v1/models/{name}", "post");
+                let path = if is_run { format!("{path}/run") } else { path.clone() };
+                routed.insert((path, method.to_owned()));
             }
         }
     }
