@@ -87,7 +87,7 @@ async fn ask(arguments: Arguments) -> Result<ExitCode> {
     ask.timeout = Duration::from_secs(arguments.timeout);
     if let Some(input) = arguments.input {
         let reply = client.submit(ask.input(input)).await?;
-        return stream::show_values(reply).await;
+        return stream::show_values(reply, arguments.json).await;
     }
     let prompt = prompt::read(arguments.prompt.unwrap_or_default())?;
     let reply = client.submit(ask.input(arguments.sampling.input(prompt)?)).await?;

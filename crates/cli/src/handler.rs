@@ -63,6 +63,9 @@ struct Check {
     /// Number of calls that run at the same time in a process.
     #[arg(long, value_name = "N", default_value_t = 1)]
     slots: usize,
+    /// Maximum number of inputs in a batch, for a model with `run` [default: 8]
+    #[arg(long, value_name = "N")]
+    batch_size: Option<usize>,
     /// Options of the model: the second argument of `load`, a JSON object.
     #[arg(long, value_name = "JSON", default_value = "{}", value_parser = json)]
     options: Value,
@@ -95,13 +98,15 @@ fn plain(error: &nsbridge_handler::Error) -> anyhow::Error {
 fn check_model(check: Check) -> Result<ExitCode> {
     nsbridge::log_to_stderr(&LogConfig::new("info", LogFormat::Text))?;
     let output = tempfile::NamedTempFile::new().context("making a file for the model's output")?;
-    let Check { file, input, python, slots, options, weights } = check;
-    let models = wait_for(models(weights))?;
+    let Check { file, input, python, slots, batch_size, options, weights } = check;
+    // The models read from the store for as long as the handler does.
+    let (store, models) = wait_for(models(weights))?;
     let mut settings = Options::new(&file);
-    (settings.python, settings.slots) = (python, slots);
+    (settings.python, settings.slots, settings.batch_size) = (python, slots, batch_size);
     settings.options = serde_json::from_value(options).context("--options")?;
     settings.output = Some(output.path().to_owned());
     let checked = answer_and_check(settings, models, &input);
+    drop(store);
     if checked.is_err() {
         let printed = fs::read(output.path()).unwrap_or_default();
         String::from_utf8_lossy(&printed).lines().for_each(note);
@@ -121,11 +126,11 @@ fn answer_and_check(options: Options, models: Models, input: &Value) -> Result<(
     Ok(testing::check(&python, input)?)
 }
 
-async fn models(weights: Vec<(String, Location)>) -> Result<Models> {
+pub(crate) async fn models(weights: Vec<(String, Location)>) -> Result<(Store, Models)> {
     let store = Store::open(&StoreConfig::default())?;
     let mut models = Vec::new();
     for (name, location) in weights {
         models.push((name, store.model(&location.into()).await?.model));
     }
-    Ok(models.into_iter().collect())
+    Ok((store, models.into_iter().collect()))
 }

@@ -8,8 +8,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use nsbridge::worker::{Drain, Worker};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{AsyncHandler, Model, Models};
-use nsbridge_llama::Llama;
+use nsbridge_llama::{ChatFormats, Llama};
 use nsbridge_protocol::{ModelName, Tenant};
+use nsbridge_python::Python;
 use nsbridge_queue::MemoryBroker;
 use nsbridge_store::Location;
 use tokio::task::JoinHandle;
@@ -17,6 +18,13 @@ use tokio::task::JoinHandle;
 use crate::failure::note;
 
 const ENDED: &str = "the worker in this process has ended, and the command with it; start it again";
+
+/// Default temperature of a model whose authors recommend none: at 1, the default of OpenAI's API, small
+/// models lose the thread.
+const MILD_TEMPERATURE: f32 = 0.7;
+
+/// Default top-p of such a model.
+const MILD_TOP_P: f32 = 0.9;
 
 /// Model of the worker; the bundled pair if none is named.
 #[derive(Debug, clap::Args)]
@@ -31,6 +39,19 @@ pub(crate) struct Pair {
     /// Device that computes: cpu, cuda or cuda:N [default: cpu]
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
+}
+
+impl Pair {
+    /// Returns the target's file or folder.
+    fn target(&self) -> PathBuf {
+        self.model.clone().unwrap_or_else(|| bundled("tale-7m"))
+    }
+
+    /// Returns the formats that the target's chat template shows. A file that cannot be read fails with its
+    /// own sentence when it is loaded.
+    pub(crate) fn formats(&self) -> ChatFormats {
+        ChatFormats::read(&Model::at(self.target())).unwrap_or_default()
+    }
 }
 
 /// Running worker, its queue and its keys.
@@ -52,7 +73,7 @@ impl Local {
     pub(crate) async fn start(pair: &Pair) -> Result<Self> {
         // The process will hold keys and prompts, which the message of a panic may quote.
         nsbridge::confine()?;
-        let target = pair.model.clone().unwrap_or_else(|| bundled("tale-7m"));
+        let target = pair.target();
         check(&target, "--model")?;
         let name = target.file_stem().map_or("demo".into(), |name| name.to_string_lossy());
         let name = name.into_owned();
@@ -65,9 +86,29 @@ impl Local {
             .into_iter()
             .filter_map(|(name, path)| Some((name.to_owned(), Model::at(path?))))
             .collect();
-        let device = pair.device.clone();
-        let options = nsbridge_llama::Options { device, ..nsbridge_llama::Options::default() };
+        let mut options = nsbridge_llama::Options::default();
+        options.device.clone_from(&pair.device);
+        if let Some(model) = models.get("target") {
+            // A file that cannot be read fails with its own sentence when it is loaded.
+            let read = nsbridge_llama::Config::read(model);
+            if read.is_ok_and(|config| !config.recommends_sampling()) {
+                options.temperature = Some(MILD_TEMPERATURE);
+                options.top_p = Some(MILD_TOP_P);
+            }
+        }
         Self::serve::<Llama>(name, options, models).await
+    }
+
+    /// Loads a model in Python and starts the worker.
+    pub(crate) async fn start_python(
+        options: nsbridge_python::Options,
+        models: Models,
+    ) -> Result<Self> {
+        nsbridge::confine()?;
+        let name =
+            options.entry_point.file_stem().map_or("demo".into(), |name| name.to_string_lossy());
+        let name = name.split('.').next().unwrap_or_default().to_owned();
+        Self::serve::<Python>(name, options, models).await
     }
 
     /// Starts a worker of this handler. `name` is that of the model's files.

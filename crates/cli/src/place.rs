@@ -1,6 +1,6 @@
 //! Arguments, signals and the runtime, shared by the commands.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -54,8 +54,11 @@ pub(crate) fn json(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))
 }
 
-/// Parses an address and port of this machine.
+/// Parses an address and port of this machine, or a port alone.
 pub(crate) fn loopback(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
     let address: SocketAddr =
         text.parse().map_err(|_| "an address has a port, such as 127.0.0.1:8080".to_owned())?;
     if address.ip().is_loopback() {
@@ -139,6 +142,10 @@ mod tests {
     fn an_address_without_keys_is_one_of_this_machine() {
         assert_eq!(loopback("127.0.0.1:80").map(|address| address.port()), Ok(80));
         assert_eq!(loopback("[::1]:0").map(|address| address.port()), Ok(0));
+        assert_eq!(
+            loopback("9000").map(|address| address.to_string()),
+            Ok("127.0.0.1:9000".into())
+        );
         assert!(loopback("0.0.0.0:80").unwrap_err().contains("no key"));
         assert!(loopback("localhost").unwrap_err().contains("a port"));
     }

@@ -8,17 +8,17 @@ use nsbridge_protocol::{ChatMessage, JsonSchema, ResponseFormat, TextInput};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sampling {
     /// Seed of the sampling. Equal seeds give equal text.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
     /// Maximum number of tokens to generate.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_tokens: Option<u32>,
     /// Sampling temperature; 0 always takes the most likely token.
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Probability mass of top-p sampling: only the most likely tokens with this total probability
     /// are sampled.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Applies the model's chat template to the prompt instead of continuing it.
     #[arg(long)]

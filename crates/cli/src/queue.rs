@@ -71,6 +71,7 @@ enum Command {
     /// The dead letters are sent one after another and held until then. A run that takes longer than
     /// the broker's consumer_timeout (30 minutes by default) ends with an error: replay fewer at once,
     /// or lower --timeout.
+    #[command(override_usage = "nsbridge queue replay --model <MODEL> <--all|--id <ID>> [OPTIONS]")]
     Replay {
         #[command(flatten)]
         place: Place,

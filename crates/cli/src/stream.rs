@@ -18,9 +18,25 @@ use crate::terminal::{print, print_line};
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Line<'a> {
-    Piece { token: u32, text: &'a str },
-    Restarted { kept: usize },
+    Piece {
+        token: u32,
+        text: &'a str,
+    },
+    #[serde(rename = "piece")]
+    Value {
+        piece: &'a serde_json::Value,
+    },
+    Restarted {
+        kept: usize,
+    },
     Summary(&'a Figures),
+    #[serde(rename = "summary")]
+    End {
+        pieces: u64,
+        finish_reason: FinishReason,
+        usage: Usage,
+        sealed_bytes: u64,
+    },
 }
 
 /// Text and figures of a finished reply.
@@ -63,8 +79,12 @@ pub(crate) async fn show_turn(reply: Reply<TextPiece>) -> Result<String> {
     Shown::new(false).all_of(reply).await.map(|(text, _)| text)
 }
 
-/// Writes each piece as a JSON value on its own line.
-pub(crate) async fn show_values(mut reply: Reply<serde_json::Value>) -> Result<ExitCode> {
+/// Writes each piece as a JSON value on its own line; with `json`, as a line of the `--json` output, and
+/// then a summary.
+pub(crate) async fn show_values(
+    mut reply: Reply<serde_json::Value>,
+    json: bool,
+) -> Result<ExitCode> {
     // One future serves the whole reply. Otherwise a signal between two events would be lost.
     let mut interrupt = pin!(ctrl_c());
     loop {
@@ -72,10 +92,18 @@ pub(crate) async fn show_values(mut reply: Reply<serde_json::Value>) -> Result<E
             return Ok(ExitCode::from(INTERRUPTED));
         };
         match event.transpose()? {
+            Some(Event::Piece(piece)) if json => line(&Line::Value { piece: &piece })?,
             Some(Event::Piece(piece)) => line(&piece)?,
             Some(Event::Restarted { kept }) => line(&Line::Restarted { kept })?,
-            Some(Event::Done(_)) => return Ok(ExitCode::SUCCESS),
-            Some(Event::Waiting) => note(WAITING),
+            Some(Event::Done(summary)) => {
+                if json {
+                    let Summary { pieces, finish_reason, usage, .. } = summary;
+                    let sealed_bytes = reply.sealed_bytes();
+                    line(&Line::End { pieces, finish_reason, usage, sealed_bytes })?;
+                }
+                return Ok(ExitCode::SUCCESS);
+            }
+            Some(Event::Waiting) => note(&waiting(&reply)),
             Some(Event::Hint(code)) => note(&hint(code)),
             Some(_) => {}
             None => return Ok(ExitCode::FAILURE),
@@ -83,7 +111,9 @@ pub(crate) async fn show_values(mut reply: Reply<serde_json::Value>) -> Result<E
     }
 }
 
-const WAITING: &str = "waiting: no worker has been heard for 15 s";
+fn waiting<O: DeserializeOwned>(reply: &Reply<O>) -> String {
+    format!("waiting: no worker has been heard for {} s", reply.silence().as_secs())
+}
 
 fn hint(code: ErrorCode) -> String {
     let why = match code {
@@ -147,7 +177,7 @@ impl Shown {
                     self.finish(&summary, &reply)?;
                     return Ok((self.texts.concat(), ExitCode::SUCCESS));
                 }
-                Some(Event::Waiting) => note(WAITING),
+                Some(Event::Waiting) => note(&waiting(&reply)),
                 Some(Event::Hint(code)) => note(&hint(code)),
                 Some(_) => {}
                 None => return Ok((self.texts.concat(), ExitCode::FAILURE)),

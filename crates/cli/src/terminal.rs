@@ -2,18 +2,39 @@
 //! control characters.
 
 use std::borrow::Cow;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::error::Error;
+use std::fmt;
+use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 
 use nsbridge_base::plain;
+
+/// Error of a stdout whose reader is gone, as after `| head`.
+#[derive(Debug)]
+pub(crate) struct ReaderGone;
+
+impl fmt::Display for ReaderGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the reader of the output is gone")
+    }
+}
+
+impl Error for ReaderGone {}
 
 /// Writes text to stdout, escaped if stdout is a terminal.
 ///
 /// All output of the commands on stdout goes through this function: it may quote a broker, a model
 /// or a request.
+///
+/// # Errors
+///
+/// Returns the error of the write: [`ReaderGone`] if stdout is a pipe without a reader.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(shown(text).as_bytes())?;
-    out.flush()
+    let written = out.write_all(shown(text).as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => io::Error::new(ErrorKind::BrokenPipe, ReaderGone),
+        _ => error,
+    })
 }
 
 /// Writes a line to stdout as [`print`] does.

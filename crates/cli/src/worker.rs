@@ -1,11 +1,12 @@
 //! `nsbridge worker`: a worker with the Llama handler, with that for embeddings, with a judge, or with a
 //! model in Python.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
-use nsbridge::worker::{BrokerConfig, Config, KeysConfig, WorkerConfig};
+use anyhow::{Context as _, Result, anyhow, bail};
+use nsbridge::worker::Config;
 use nsbridge_handler::Batched;
 use nsbridge_judged::{Judged, Rules, Scoring};
 use nsbridge_llama::{Embedder, Llama};
@@ -14,7 +15,7 @@ use nsbridge_python::Python;
 use nsbridge_store::{Location, Wanted};
 use toml::Value;
 
-use crate::place::weights;
+use crate::place::{json, weights};
 
 /// Takes requests from a model's queue and answers them until SIGTERM or Ctrl-C.
 #[derive(Debug, clap::Args)]
@@ -30,11 +31,53 @@ pub(crate) struct Arguments {
     /// Model in Python: the file, or FILE:CLASS. Sets `entry_point` in [handler].
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
-    /// Loads the model in Python again when its sources change, for development.
+    /// Loads the model in Python again when its sources change, and logs what it prints and the
+    /// tracebacks of its exceptions, for development. Both may hold plaintext of requests.
     #[arg(long, requires = "python")]
     reload: bool,
     #[command(flatten)]
+    settings: PythonSettings,
+    #[command(flatten)]
     without_file: WithoutFile,
+}
+
+/// Settings of a model in Python. Each sets a field of [handler].
+#[derive(Debug, clap::Args)]
+pub(crate) struct PythonSettings {
+    /// Number of calls that run at the same time in a process [default: 1]
+    #[arg(long, value_name = "N", requires = "python")]
+    slots: Option<u16>,
+    /// Maximum number of inputs in a batch, for a model with `run` [default: 8]
+    #[arg(long, value_name = "N", requires = "python")]
+    batch_size: Option<u16>,
+    /// Options of the model: the second argument of `load`, a JSON object.
+    #[arg(long, value_name = "JSON", requires = "python", value_parser = json)]
+    options: Option<serde_json::Value>,
+}
+
+impl PythonSettings {
+    /// Sets the options of a model in Python.
+    pub(crate) fn apply(self, options: &mut nsbridge_python::Options) -> Result<()> {
+        options.slots = self.slots.map_or(options.slots, usize::from);
+        options.batch_size = self.batch_size.map(usize::from);
+        if let Some(own) = self.options {
+            options.options = serde_json::from_value(own).context("--options must be an object")?;
+        }
+        Ok(())
+    }
+
+    fn set(self, handler: &mut toml::Table) -> Result<()> {
+        for (name, number) in [("slots", self.slots), ("batch_size", self.batch_size)] {
+            if let Some(number) = number {
+                handler.insert(name.to_owned(), Value::Integer(number.into()));
+            }
+        }
+        if let Some(options) = self.options {
+            let options = Value::try_from(options).context("--options must be an object")?;
+            handler.insert("options".to_owned(), options);
+        }
+        Ok(())
+    }
 }
 
 /// Configuration of a worker with a model in Python that needs no file.
@@ -61,9 +104,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 }
 
 fn serve(arguments: Arguments) -> Result<()> {
-    let Arguments { config: file, python, reload, without_file } = arguments;
+    let Arguments { config: file, python, reload, settings, without_file } = arguments;
     let mut config = match without_file.model {
-        Some(model) => WithoutFile { model: None, ..without_file }.config(model),
+        Some(model) => WithoutFile { model: None, ..without_file }.config(&model)?,
+        None if python.is_some() && !file.exists() => bail!(
+            "{} is not here: name the model with --model, or the configuration with --config",
+            file.display()
+        ),
         None => Config::read(&file, nsbridge_base::config::variables())?,
     };
     if let Some(python) = python {
@@ -73,7 +120,9 @@ fn serve(arguments: Arguments) -> Result<()> {
     }
     if reload {
         config.handler.insert("reload".to_owned(), Value::Boolean(true));
+        config.handler.entry("show_output").or_insert(Value::Boolean(true));
     }
+    settings.set(&mut config.handler)?;
     match Kind::of(&config) {
         Kind::Python => {
             within(&mut config, file.parent().unwrap_or(Path::new("")));
@@ -88,20 +137,32 @@ fn serve(arguments: Arguments) -> Result<()> {
 }
 
 impl WithoutFile {
-    fn config(self, model: ModelName) -> Config {
-        let set = |name: &str| {
-            nsbridge_base::config::variables().find(|(set, _)| set == name).map(|(_, value)| value)
-        };
-        let broker = self.broker.or_else(|| set("NSBRIDGE_BROKER__URL"));
-        let keyring = self.keyring.or_else(|| set("NSBRIDGE_KEYS__KEYRING").map(PathBuf::from));
-        let broker =
-            BrokerConfig::from_url(broker.unwrap_or_else(|| "amqp://localhost".to_owned()));
-        let keys = KeysConfig::from_keyring(keyring.unwrap_or_else(|| "keys.json".into()));
-        let mut config = Config::new(WorkerConfig::new(model), broker, keys);
+    /// Returns the configuration of these flags, of the environment, and of defaults, in this order.
+    fn config(self, model: &ModelName) -> Result<Config> {
+        let keyring = self.keyring.map(|path| path.into_os_string().into_string());
+        let keyring = keyring.transpose().map_err(|_| anyhow!("--keyring must be UTF-8"))?;
+        let flags = [
+            ("NSBRIDGE_WORKER__MODEL", Some(model.to_string())),
+            ("NSBRIDGE_BROKER__URL", self.broker),
+            ("NSBRIDGE_KEYS__KEYRING", keyring),
+        ];
+        let mut variables: BTreeMap<String, String> = nsbridge_base::config::variables().collect();
+        for (name, value) in flags {
+            variables.extend(value.map(|value| (name.to_owned(), value)));
+        }
+        for (table, name, value) in [
+            ("NSBRIDGE_BROKER__", "NSBRIDGE_BROKER__URL", "amqp://localhost"),
+            ("NSBRIDGE_KEYS__", "NSBRIDGE_KEYS__KEYRING", "keys.json"),
+        ] {
+            if !variables.keys().any(|set| set.starts_with(table)) {
+                variables.insert(name.to_owned(), value.to_owned());
+            }
+        }
+        let mut config = Config::from_text("", variables)?;
         let weights = self.weights.into_iter();
-        config.models =
-            weights.map(|(name, location)| (name, Wanted::from(location).into())).collect();
-        config
+        let weights = weights.map(|(name, location)| (name, Wanted::from(location).into()));
+        config.models.extend(weights);
+        Ok(config)
     }
 }
 

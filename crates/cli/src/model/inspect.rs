@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use nsbridge_checkpoint::{Checkpoint, Metadata, TensorInfo};
 use nsbridge_handler::quote;
 use nsbridge_llama::{
-    Config, Format, KvFormat, Mix, Need, coarsest_format, mean_width, parameters,
+    ChatFormats, Config, Format, KvFormat, Mix, Need, coarsest_format, mean_width, parameters,
 };
 use nsbridge_store::Opened;
 use serde_json::{Value, json};
@@ -96,6 +96,13 @@ impl<'a> Inspected<'a> {
         }
     }
 
+    /// Returns the formats of calls and of reasoning that the chat template shows, by their names in a
+    /// gateway's configuration.
+    fn chat_formats(&self) -> (Option<&'static str>, Option<&'static str>) {
+        let found = ChatFormats::read(&self.opened.model).unwrap_or_default();
+        (found.calls.map(|it| it.name()), found.reasoning.map(|it| it.name()))
+    }
+
     /// Returns the memory that each rank needs, or why a degree is not possible. `None` without a
     /// valid config.
     fn degrees(&self) -> Option<Vec<(usize, Result<Need, String>)>> {
@@ -140,6 +147,8 @@ impl<'a> Inspected<'a> {
         if let Err(why) = &self.config {
             all["config_refused"] = json!(why);
         }
+        let (calls, reasoning) = self.chat_formats();
+        all["chat_formats"] = json!({ "tools": calls, "reasoning": reasoning });
         if let Some(metadata) = self.metadata() {
             all["gguf"] = gguf::to_json(metadata);
         }
@@ -163,6 +172,12 @@ impl<'a> Inspected<'a> {
             writeln!(text, "{files} files, {}, verified by their manifest", size(manifest.size()))?;
         }
         text.push_str(&self.metadata().map_or_else(String::new, gguf::to_text));
+        let (calls, reasoning) = self.chat_formats();
+        for (field, format) in [("tools", calls), ("reasoning", reasoning)] {
+            if let Some(format) = format {
+                writeln!(text, "its chat template shows {field} = \"{format}\" for the gateway")?;
+            }
+        }
         let parameters = people(self.parameters());
         match self.tensors().len() {
             0 => writeln!(text, "{parameters} parameters, by its config; there are no weights")?,

@@ -113,3 +113,25 @@ fn a_config_of_absurd_numbers_needs_all_memory_there_is() {
     let told: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(told["tensor_parallel_degrees"][0]["kv_per_rank"], u64::MAX, "{told}");
 }
+
+#[test]
+fn the_formats_of_a_chat_template_are_told_as_a_gateway_names_them() {
+    let template = "{% for m in messages %}{% for call in m.tool_calls %}<tool_call>{{ call.function | tojson }}\
+                    </tool_call>{% endfor %}{% endfor %}<think>";
+    let tokenizer_config = json!({ "chat_template": template }).to_string().into_bytes();
+    let files = [
+        ("config.json", config(&json!({}))),
+        ("tokenizer.json", b"{}".to_vec()),
+        ("tokenizer_config.json", tokenizer_config),
+    ];
+    let folder = folder(&files);
+    let (code, out, err) = inspect(folder.path(), &[]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(
+        out.contains("tools = \"hermes\"") && out.contains("reasoning = \"think_begun\""),
+        "{out}"
+    );
+    let (_, out, _) = inspect(folder.path(), &["--json"]);
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(told["chat_formats"], json!({ "tools": "hermes", "reasoning": "think_begun" }));
+}

@@ -102,6 +102,15 @@ fn rules_answer_on_a_queue_of_their_own() {
     let ask = place.ask(&["--input", r#"{"text": "Mail taro@example.com"}"#]).output().unwrap();
     let text = String::from_utf8(ask.stdout).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["email_address"], 1.0, "{text}");
+
+    // The same as lines of the `--json` output.
+    let ask = place.ask(&["--input", r#"{"text": "Hello"}"#, "--json"]).output().unwrap();
+    let text = String::from_utf8(ask.stdout).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [piece, summary] = lines.as_slice() else { panic!("{text}") };
+    assert_eq!((&piece["type"], &piece["piece"]["email_address"]), (&"piece".into(), &0.0.into()));
+    assert_eq!((&summary["type"], &summary["pieces"]), (&"summary".into(), &1.into()));
+    assert_eq!(summary["finish_reason"], "stop");
 }
 
 #[test]

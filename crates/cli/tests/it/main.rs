@@ -9,6 +9,7 @@ mod dev;
 mod doctor;
 mod door;
 mod gateway;
+mod generators;
 mod import;
 mod inspect;
 mod judged;

@@ -124,6 +124,24 @@ fn a_check_prints_the_reply_and_says_that_the_contract_is_kept() {
 }
 
 #[test]
+fn a_check_gives_the_model_its_files() {
+    let place = Place::new();
+    let folder = place.path("weights");
+    fs::create_dir(&folder).unwrap();
+    fs::write(format!("{folder}/word.txt"), "ahoy").unwrap();
+    let file = write(
+        &place,
+        "class Model:\n    def load(self, models):\n        self.word = (models['target'] / \
+         'word.txt').read_text()\n    def handle(self, input):\n        return self.word + input\n",
+    );
+    let target = format!("target={folder}");
+    let check = ["handler", "check", &file, "--input", "\" you\"", "--weights", &target];
+    let (ended, out, err) = output(&check);
+    assert_eq!(ended.status.code(), Some(0), "{err}");
+    assert_eq!(out, "\"ahoy you\"\n");
+}
+
+#[test]
 fn the_schema_of_the_inputs_is_printed() {
     let place = Place::new();
     let file = write(

@@ -68,6 +68,17 @@ fn l6_no_command_writes_to_stdout_in_another_way() {
     check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
 }
 
+#[test]
+fn a_reader_that_left_ends_a_command_without_a_word() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let bundled = crate::place::model();
+    let mut command = nsbridge(&["model", "inspect", bundled.to_str().unwrap()]);
+    let ended = command.stdout(writer).output().unwrap();
+    let err = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.code() == Some(141) && !err.contains("error"), "{err}");
+}
+
 /// Opens a terminal; returns the end of the person and the end of the command.
 pub(crate) fn terminal() -> (File, File) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
