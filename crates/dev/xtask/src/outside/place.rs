@@ -1,4 +1,4 @@
-//! Worker with the bundled model, and gateway, on a private broker.
+//! Worker with the bundled model or with SmolLM2, and gateway, on a private broker.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
@@ -12,9 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::suite::Suite;
 use crate::cargo::root;
-
-/// Name of the generating model and of its queue.
-const MODEL: &str = "tale-7m";
+use crate::machine;
 
 /// Name of the embedding model and of its queue. The bundled model was not made for embeddings, but
 /// vectors of any quality have the right form.
@@ -31,6 +29,31 @@ const START_WITHIN: Duration = Duration::from_secs(120);
 /// it or is gone.
 const KEEPER: &str = r#""$@" </dev/null & cat >/dev/null; kill "$!"; wait "$!""#;
 
+/// Generating model of a suite.
+#[derive(Debug)]
+struct Model {
+    /// Name of the model and of its queue.
+    name: &'static str,
+    /// Folder or GGUF file.
+    files: PathBuf,
+    /// Lines of its table in the configuration of the gateway.
+    table: &'static str,
+}
+
+impl Model {
+    /// Returns the model that a suite needs. Downloads SmolLM2 once per machine.
+    fn of(suite: &Suite) -> Result<Self> {
+        Ok(if suite.chats {
+            // The chat template shows no format of calls. Without one, a strict tool that the model
+            // need not call is refused.
+            let table = "context = 8192\ntools = \"hermes\"\n";
+            Self { name: "smollm2", files: machine::models::smollm2()?, table }
+        } else {
+            Self { name: "tale-7m", files: bundled(), table: "context = 1024\n" }
+        })
+    }
+}
+
 /// Running system of a suite. Dropping it ends its processes; the folder stays for its logs.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -38,6 +61,7 @@ pub(crate) struct Place {
     binary: PathBuf,
     broker: String,
     key: String,
+    model: Model,
     port: u16,
     watched: Watched,
     keepers: Vec<Child>,
@@ -91,6 +115,7 @@ impl Place {
             binary: binary.to_owned(),
             broker: broker.to_owned(),
             key: String::new(),
+            model: Model::of(suite)?,
             port,
             watched,
             keepers: Vec::new(),
@@ -99,15 +124,16 @@ impl Place {
         let add = ["gateway", "keys", "add", "api-keys.json", "--tenant", "outside"];
         place.key = place.nsbridge(&add)?.trim().to_owned();
         let more = if suite.watches { place.watched.worker() } else { String::new() };
-        place.write("worker.toml", &worker(broker, MODEL, &more))?;
+        let Model { name, files, .. } = &place.model;
+        place.write("worker.toml", &worker(broker, name, files, &more))?;
         place.launch("worker", &["worker", "--config", "worker.toml"])?;
         if !suite.embedders.is_empty() {
             let options = "[handler]\ntask = \"embed\"\npooling = \"mean\"\n";
-            place.write("embedder.toml", &worker(broker, EMBEDDER, options))?;
+            place.write("embedder.toml", &worker(broker, EMBEDDER, &bundled(), options))?;
             place.launch("embedder", &["worker", "--config", "embedder.toml"])?;
             place.taking_requests("embedder")?;
         }
-        place.write("gateway.toml", &gateway(broker, port, suite, &place.watched))?;
+        place.write("gateway.toml", &gateway(&place, suite))?;
         place.launch("gateway", &["gateway", "--config", "gateway.toml"])?;
         place.taking_requests("worker")?;
         place.wait("gateway", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
@@ -119,8 +145,8 @@ impl Place {
         command
             .env("OUTSIDE_URL", format!("http://127.0.0.1:{}", self.port))
             .env("OUTSIDE_KEY", &self.key)
-            .env("OUTSIDE_MODEL", MODEL)
-            .env("OUTSIDE_MODEL_FOLDER", root().join(FILES))
+            .env("OUTSIDE_MODEL", self.model.name)
+            .env("OUTSIDE_MODEL_FOLDER", &self.model.files)
             .env("OUTSIDE_BINARY", &self.binary)
             .env("OUTSIDE_BROKER", &self.broker)
             .env("OUTSIDE_ROOT", root())
@@ -207,9 +233,13 @@ fn said(folder: &Path, name: &str) -> String {
     text
 }
 
+/// Returns the folder of the bundled model.
+fn bundled() -> PathBuf {
+    root().join(FILES)
+}
+
 /// Returns the configuration of a worker.
-fn worker(broker: &str, model: &str, more: &str) -> String {
-    let files = root().join(FILES);
+fn worker(broker: &str, model: &str, files: &Path, more: &str) -> String {
     format!(
         "[worker]\nmodel = \"{model}\"\ngrace_s = 1\n[broker]\nurl = \"{broker}\"\n\
          [keys]\nkeyring = \"keys.json\"\n[models]\ntarget = \"{}\"\n{more}",
@@ -218,7 +248,8 @@ fn worker(broker: &str, model: &str, more: &str) -> String {
 }
 
 /// Returns the configuration of the gateway.
-fn gateway(broker: &str, port: u16, suite: &Suite, watched: &Watched) -> String {
+fn gateway(place: &Place, suite: &Suite) -> String {
+    let Place { broker, port, watched, model: Model { name, table, .. }, .. } = place;
     let access = if suite.any_key { "open_to = \"outside\"" } else { "file = \"api-keys.json\"" };
     let aliases = |names: &[&str]| {
         let names: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
@@ -227,10 +258,10 @@ fn gateway(broker: &str, port: u16, suite: &Suite, watched: &Watched) -> String 
     let [_, metrics] = &watched.metrics;
     let metrics = if suite.watches { format!("metrics = \"{metrics}\"\n") } else { String::new() };
     let mut text = format!(
-        "[server]\nlisten = \"127.0.0.1:{port}\"\ngrace_s = 1\ndefault_model = \"{MODEL}\"\n{metrics}\
+        "[server]\nlisten = \"127.0.0.1:{port}\"\ngrace_s = 1\ndefault_model = \"{name}\"\n{metrics}\
          [broker]\nurl = \"{broker}\"\n[keys]\nkeyring = \"keys.json\"\n[access]\n{access}\n\
          [store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n\
-         [models.{MODEL}]\naliases = [{}]\ncontext = 1024\n",
+         [models.{name}]\naliases = [{}]\n{table}",
         aliases(suite.models)
     );
     if !suite.embedders.is_empty() {

@@ -25,6 +25,8 @@ pub(crate) struct Suite {
     /// The suite reads metrics and takes spans: worker and gateway serve and send them, and the worker
     /// has a draft, whose metrics exist only then.
     pub(crate) watches: bool,
+    /// The suite needs a model that chats: SmolLM2 instead of the bundled model.
+    pub(crate) chats: bool,
     /// Names under which the suite asks for the generating model.
     pub(crate) models: &'static [&'static str],
     /// Names under which the suite asks for the embedding model.
@@ -44,12 +46,20 @@ enum Tool {
 
 impl Suite {
     const fn new(name: &'static str, tool: Tool) -> Self {
-        Self { name, tool, any_key: false, watches: false, models: &[], embedders: &[] }
+        Self {
+            name,
+            tool,
+            any_key: false,
+            watches: false,
+            chats: false,
+            models: &[],
+            embedders: &[],
+        }
     }
 }
 
 /// All suites, in the order in which they run.
-pub(crate) const SUITES: [Suite; 11] = [
+pub(crate) const SUITES: [Suite; 14] = [
     Suite { embedders: &["text-embedding-3-small"], ..Suite::new("openai-npm", Tool::Npm) },
     Suite { models: &["storyteller"], ..Suite::new("langchain", Tool::Pip) },
     Suite {
@@ -58,7 +68,10 @@ pub(crate) const SUITES: [Suite; 11] = [
         embedders: &["text-embedding-3-small"],
         ..Suite::new("openai-python", Tool::Pip)
     },
+    Suite { chats: true, ..Suite::new("clients-python", Tool::Pip) },
+    Suite { chats: true, ..Suite::new("agents-python", Tool::Pip) },
     Suite::new("codex", Tool::Npm),
+    Suite { chats: true, ..Suite::new("clients-npm", Tool::Npm) },
     Suite::new("lm-eval", Tool::Pip),
     Suite::new("aiperf", Tool::Pip),
     Suite::new("schemathesis", Tool::Pip),
@@ -126,7 +139,8 @@ impl Suite {
         Ok(command)
     }
 
-    /// Installs the packages beside a copy of the program, because Node.js looks for them there.
+    /// Installs the packages beside copies of the suite's modules, because Node.js looks for them
+    /// there.
     fn node(&self, room: &Path) -> Result<Command> {
         machine::browser::node()?;
         let manifest = fs::read(self.folder().join("package.json"))
@@ -148,17 +162,25 @@ impl Suite {
             // The manifest comes last, so an installation that was interrupted is repeated.
             fs::rename(room.join("wanted.json"), installed)?;
         }
-        for (from, to) in [
-            (self.folder().join("run.mjs"), "run.mjs"),
-            (root().join(FOLDER).join("report.mjs"), "report.mjs"),
-        ] {
-            fs::copy(&from, room.join(to))
-                .with_context(|| format!("copying {}", from.display()))?;
+        for folder in [self.folder(), root().join(FOLDER)] {
+            copy_modules(&folder, room)
+                .with_context(|| format!("copying the modules of {}", folder.display()))?;
         }
         let mut command = Command::new("node");
         command.arg(room.join("run.mjs"));
         Ok(command)
     }
+}
+
+/// Copies the JavaScript modules of a folder into another one.
+fn copy_modules(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if Path::new(&entry.file_name()).extension().is_some_and(|end| end == "mjs") {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the dependencies of a manifest as npm's arguments.
