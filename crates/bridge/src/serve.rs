@@ -284,7 +284,7 @@ fn program_name() -> String {
     name.unwrap_or_else(|| "worker".to_owned())
 }
 
-/// What the command line of a worker binary asks for.
+/// Request of a command line of a worker binary.
 enum CommandLine {
     Serve { config: PathBuf },
     Help,
