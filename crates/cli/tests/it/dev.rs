@@ -1,10 +1,12 @@
 //! `nsbridge dev`: chat page, OpenAI's API and worker without services.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
+use std::process::ChildStderr;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::place::{Process, nsbridge, output};
 
@@ -22,15 +24,22 @@ fn answer(address: &str, head: &str, body: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
+/// Starts the command and returns it with its address, and with its further lines.
+fn start(arguments: &[&str]) -> (Process, String, Lines<BufReader<ChildStderr>>) {
+    let mut dev = nsbridge(&[&["dev", "--listen", "127.0.0.1:0"], arguments].concat());
+    let mut dev = Process(dev.spawn().unwrap());
+    let mut said = BufReader::new(dev.0.stderr.take().unwrap()).lines();
+    let first = said.next().unwrap().unwrap();
+    let address = first.strip_prefix("http://").and_then(|rest| rest.split(' ').next());
+    let address = address.unwrap_or_else(|| panic!("{first}")).to_owned();
+    (dev, address, said)
+}
+
 #[test]
 fn the_page_and_the_api_are_there_until_a_signal() {
     for signal in ["-INT", "-TERM"] {
-        let mut dev = nsbridge(&["dev", "--listen", "127.0.0.1:0"]);
-        let mut dev = Process(dev.spawn().unwrap());
-        let mut said = BufReader::new(dev.0.stderr.take().unwrap()).lines();
-        let first = said.next().unwrap().unwrap();
-        let address = first.strip_prefix("http://").and_then(|rest| rest.split(' ').next());
-        let address = address.unwrap_or_else(|| panic!("{first}"));
+        let (mut dev, address, _said) = start(&[]);
+        let address = &*address;
         let (head, page) = answer(address, "GET /", "");
         assert!(head.starts_with("HTTP/1.1 200") && page.contains("<html"), "{head}");
         // A request needs no model: there is only one.
@@ -48,6 +57,34 @@ fn the_page_and_the_api_are_there_until_a_signal() {
         dev.signal(signal);
         assert_eq!(dev.code(), Some(0));
     }
+}
+
+#[test]
+fn a_model_in_python_is_served_with_what_it_prints_and_loaded_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.py");
+    let write = |word: &str| {
+        let text = format!(
+            "def handle(input, job):\n    print('saw', input)\n    yield {{'{word}': input}}\n"
+        );
+        fs::write(&file, text).unwrap();
+    };
+    write("first");
+    let (mut dev, address, mut said) = start(&["--python", file.to_str().unwrap(), "--reload"]);
+    let ask = || -> Value {
+        let (_, body) = answer(&address, "POST /v1/models/model/run", r#"{"input": 5}"#);
+        serde_json::from_str::<Value>(&body).unwrap()["pieces"].clone()
+    };
+    assert_eq!(ask(), json!([{ "first": 5 }]));
+    assert!(said.any(|line| line.unwrap().contains("saw 5")));
+    write("second");
+    let begun = Instant::now();
+    while ask() != json!([{ "second": 5 }]) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the model is not loaded again");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    dev.signal("-INT");
+    assert_eq!(dev.code(), Some(0));
 }
 
 #[test]

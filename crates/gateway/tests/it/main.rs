@@ -5,6 +5,7 @@
 mod abuse;
 mod batches;
 mod classes;
+mod clients;
 mod ends;
 mod facts;
 mod handler;

@@ -32,7 +32,7 @@ fn sampled(fields: Value) -> Value {
     let mut all = json!({
         "model": nullable(&json!({ "type": "string" })),
         "temperature": nullable(&json!({ "type": "number", "minimum": 0 })),
-        "top_p": nullable(&json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 })),
+        "top_p": nullable(&json!({ "type": "number", "minimum": 0, "maximum": 1 })),
         "stream": nullable(&json!({ "type": "boolean" }))
     });
     if let (Some(all), Value::Object(fields)) = (all.as_object_mut(), fields) {

@@ -1,0 +1,131 @@
+//! Requests as clients and web pages send them: compressed bodies, other origins, inputs of a model's own
+//! kind.
+
+use nsbridge_gateway::access::Limits;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+
+use crate::http::{Answer, request};
+use crate::place::Place;
+
+const COMPLETIONS: &str = "/v1/completions";
+const RUN: &str = "/v1/models/words/run";
+
+fn completion() -> Value {
+    json!({ "model": "words", "prompt": "0 a client", "max_tokens": 2, "seed": 7 })
+}
+
+/// Bytes as the `deflate` of a client that does not compress: a zlib stream with one stored block.
+fn stored(bytes: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(bytes.len()).unwrap();
+    let (mut a, mut b) = (1_u32, 0_u32);
+    for byte in bytes {
+        a = (a + u32::from(*byte)) % 65_521;
+        b = (b + a) % 65_521;
+    }
+    let head = [0x78, 0x01, 0x01];
+    let (length, inverse) = (length.to_le_bytes(), (!length).to_le_bytes());
+    [&head[..], &length, &inverse, bytes, &(b << 16 | a).to_be_bytes()].concat()
+}
+
+/// Sends a body as it is, with its encoding.
+async fn send(place: &Place, path: &str, body: &[u8], encoding: &str) -> Answer {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {}\r\n\
+         content-encoding: {encoding}\r\ncontent-length: {}\r\n\r\n",
+        place.key,
+        body.len()
+    );
+    let mut connection = place.connect().await;
+    let _ = connection.stream.write_all(&[head.as_bytes(), body].concat()).await;
+    connection.rest().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_may_be_compressed_and_its_limit_counts_what_it_decompresses_to() {
+    let place = Place::with("max_body = 2000", Limits::default()).await;
+    let body = completion().to_string();
+    let plain = place.post(COMPLETIONS, &completion(), &[]).await;
+    let compressed = send(&place, COMPLETIONS, &stored(body.as_bytes()), "deflate").await;
+    assert_eq!((compressed.status, compressed.text()), (200, plain.text()));
+    let mut large = completion();
+    large["user"] = json!("x".repeat(2000));
+    let large = send(&place, COMPLETIONS, &stored(large.to_string().as_bytes()), "deflate").await;
+    assert_eq!(large.status, 413, "{}", large.body);
+    let broken = send(&place, COMPLETIONS, b"no zlib", "deflate").await;
+    assert_eq!(broken.status, 400, "{}", broken.body);
+    let unknown = send(&place, COMPLETIONS, body.as_bytes(), "snappy").await;
+    assert_eq!((unknown.status, unknown.code().as_str()), (415, "unsupported_encoding"));
+    assert!(unknown.body.contains("snappy"), "{}", unknown.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_listed_origins_may_call_and_others_may_not() {
+    const PAGE: &str = "https://app.example";
+    let place = Place::with(&format!("allow_origins = [\"{PAGE}\"]"), Limits::default()).await;
+    let asked = [
+        ("origin", PAGE),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization,x-stainless-lang"),
+    ];
+    let preflight = place.raw(&request("OPTIONS", COMPLETIONS, "", "", &asked)).await;
+    assert_eq!(preflight.status, 200);
+    assert_eq!(preflight.header("access-control-allow-origin"), Some(PAGE));
+    let allowed = preflight.header("access-control-allow-headers").unwrap();
+    assert_eq!(allowed, "authorization,x-stainless-lang");
+    let mut streamed = completion();
+    streamed["stream"] = json!(true);
+    for (body, status) in [(completion(), 200), (streamed, 200), (json!({}), 400)] {
+        let answer = place.post(COMPLETIONS, &body, &[("origin", PAGE)]).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("access-control-allow-origin"), Some(PAGE), "{}", answer.head);
+        let exposed = answer.header("access-control-expose-headers").unwrap();
+        assert!(exposed.contains("x-request-id"), "{exposed}");
+    }
+    let other = [("origin", "https://other.example")];
+    let answer = place.post(COMPLETIONS, &completion(), &other).await;
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+    assert_eq!(answer.header("access-control-expose-headers"), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_of_a_models_own_kind_has_its_pieces_as_a_list_or_as_events() {
+    let place = Place::new().await;
+    let input = json!({ "prompt": "0 a run", "max_tokens": 2 });
+    let ask = |stream: bool| json!({ "input": input, "seed": 7, "stream": stream });
+    let whole = place.post(RUN, &ask(false), &[]).await.json();
+    assert_eq!((&whole["object"], &whole["model"]), (&json!("run"), &json!("words")));
+    assert_eq!(
+        (&whole["finish_reason"], &whole["usage"]["output_tokens"]),
+        (&json!("length"), &json!(2))
+    );
+    let pieces = whole["pieces"].as_array().unwrap();
+    assert_eq!((pieces.len(), &pieces[1]["token"]), (2, &json!(1)));
+    let streamed = place.post(RUN, &ask(true), &[]).await;
+    let data: Vec<&str> =
+        streamed.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    let [one, two, end, "[DONE]"] = data.as_slice() else { panic!("{}", streamed.body) };
+    let read = |text: &str| -> Value { serde_json::from_str(text).unwrap() };
+    assert_eq!([read(one)["piece"].clone(), read(two)["piece"].clone()], pieces[..]);
+    assert_eq!(read(end)["finish_reason"], "length");
+    // What the handler refuses is an error with a status, with and without a stream.
+    for stream in [false, true] {
+        let wrong = json!({ "input": { "prompt": "no pace" }, "stream": stream });
+        let refused = place.post(RUN, &wrong, &[]).await;
+        assert_eq!(refused.status, 400, "{}", refused.body);
+    }
+    let missing = place.post(RUN, &json!({}), &[]).await;
+    assert_eq!((missing.status, &missing.json()["error"]["param"]), (400, &json!("input")));
+    assert_eq!(place.post("/v1/models/none/run", &ask(false), &[]).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_a_worker_refuses_has_the_status_of_an_error() {
+    let place = Place::new().await;
+    for stream in [false, true] {
+        let wrong = json!({ "model": "words", "prompt": "no pace", "stream": stream });
+        let refused = place.post(COMPLETIONS, &wrong, &[]).await;
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        assert_eq!(refused.header("content-type"), Some("application/json"));
+    }
+}
