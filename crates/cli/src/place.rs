@@ -109,9 +109,10 @@ pub(crate) fn has_password(mut arguments: impl Iterator<Item = String>) -> bool 
     })
 }
 
-/// Runs an asynchronous command and logs warnings to stderr.
+/// Runs an asynchronous command and logs warnings to stderr, and what a model in Python prints.
 pub(crate) fn block_on(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
-    let log = LogConfig::new("warn,lapin=off,aws_config=error", LogFormat::Text);
+    let log =
+        LogConfig::new("warn,nsbridge_python=info,lapin=off,aws_config=error", LogFormat::Text);
     nsbridge::log_to_stderr(&log)?;
     wait_for(command)
 }

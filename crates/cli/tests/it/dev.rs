@@ -29,9 +29,8 @@ fn start(arguments: &[&str]) -> (Process, String, Lines<BufReader<ChildStderr>>)
     let mut dev = nsbridge(&[&["dev", "--listen", "127.0.0.1:0"], arguments].concat());
     let mut dev = Process(dev.spawn().unwrap());
     let mut said = BufReader::new(dev.0.stderr.take().unwrap()).lines();
-    let first = said.next().unwrap().unwrap();
-    let address = first.strip_prefix("http://").and_then(|rest| rest.split(' ').next());
-    let address = address.unwrap_or_else(|| panic!("{first}")).to_owned();
+    let first = said.by_ref().map(Result::unwrap).find(|line| line.starts_with("http://")).unwrap();
+    let address = first["http://".len()..].split(' ').next().unwrap().to_owned();
     (dev, address, said)
 }
 
