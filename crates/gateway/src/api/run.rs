@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use crate::api::sse::{Events, event_stream, restarted};
+use crate::api::sse::{Events, FIRST_PART_TIMEOUT, event_stream, restarted};
 use crate::error::{ApiError, Result};
 use crate::fields::{Bound, Fields};
 use crate::ids;
@@ -25,9 +24,6 @@ use crate::state::App;
 
 /// End of the path of the endpoint.
 const RUN: &str = "/run";
-
-/// Time that a stream waits for the first event of its reply before its status is sent.
-const FIRST_EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Piece as its worker wrote it. Its values are not built: they would take many times its memory.
 #[derive(Deserialize, Serialize)]
@@ -129,7 +125,7 @@ impl Run {
 
     /// Returns a stream of the pieces: an event for each, one with the end, and `[DONE]`.
     async fn stream(mut self) -> Result<Response> {
-        let first = timeout(FIRST_EVENT_TIMEOUT, self.reply.next()).await;
+        let first = timeout(FIRST_PART_TIMEOUT, self.reply.next()).await;
         let first = match first {
             Ok(Some(Err(error))) => {
                 self.meter.end(Outcome::Failed);

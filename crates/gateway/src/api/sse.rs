@@ -24,7 +24,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Time that a stream waits for the first piece of its reply before its status is sent. A worker that
 /// refuses the request does so at once, and clients act on the status of a refusal.
-const FIRST_PART_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const FIRST_PART_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Line ends of Unicode that JSON text may have as they are.
 const LINE_ENDS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
