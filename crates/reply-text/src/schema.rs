@@ -4,10 +4,15 @@
 //! grammar of the text enforces, such as `uniqueItems`. [`Enforceable`] is the schema without them. It
 //! names those that would have restricted the value.
 
-use std::collections::BTreeSet;
+mod copies;
+mod references;
+
+use std::collections::{BTreeSet, HashSet};
 
 use regex_syntax::hir::Look;
 use serde_json::{Map, Value, json};
+
+use copies::{Copies, values};
 
 /// Keywords that describe a value and restrict none. They play no part in a grammar.
 const ANNOTATIONS: [&str; 21] = [
@@ -43,6 +48,13 @@ const TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "obje
 
 /// Magnitude up to which a grammar enforces the limits of a number, below that of 64-bit integers.
 const MAX_LIMIT: f64 = 9e18;
+
+/// Longest expression that a grammar follows, in bytes. An expression takes thousands of times its size in
+/// memory while it is read.
+const MAX_PATTERN_BYTES: usize = 4 << 10;
+
+/// Most comparisons that may show that the schemas of a `oneOf` exclude each other.
+const MOST_COMPARISONS: usize = 1 << 20;
 
 /// Keywords that restrict a value in ways that no grammar of its text enforces.
 const UNENFORCEABLE: [&str; 9] = [
@@ -92,17 +104,25 @@ impl Enforceable {
     /// assert!(enforceable.left_out.contains("uniqueItems"));
     /// ```
     pub fn of(schema: &Value) -> Self {
-        let mut of = Self { schema: schema.clone(), left_out: BTreeSet::new() };
-        let mut schema = std::mem::take(&mut of.schema);
-        if !name_targets(&mut schema) {
-            of.left_out.insert("$ref");
+        let mut schema = schema.clone();
+        let mut rewriter = Rewriter::default();
+        if !references::name_targets(&mut schema, &mut rewriter.copies) {
+            rewriter.left_out.insert("$ref");
         }
-        inline_bases(&mut schema);
-        of.rewrite(&mut schema);
-        of.schema = schema;
-        of
+        references::inline_bases(&mut schema, &mut rewriter.copies);
+        rewriter.rewrite(&mut schema);
+        Self { schema, left_out: rewriter.left_out }
     }
+}
 
+/// Rewrites a schema and its parts.
+#[derive(Default)]
+struct Rewriter {
+    left_out: BTreeSet<&'static str>,
+    copies: Copies,
+}
+
+impl Rewriter {
     fn rewrite(&mut self, schema: &mut Value) {
         let Some(keywords) = schema.as_object_mut() else { return };
         keywords.retain(|name, _| !ANNOTATIONS.contains(&&**name) && !name.starts_with("x-"));
@@ -111,7 +131,7 @@ impl Enforceable {
             keywords.remove("format");
         }
         rewrite_openapi(keywords);
-        rewrite_names(keywords);
+        rewrite_names(keywords, &mut self.copies);
         self.rewrite_unevaluated(keywords);
         self.rewrite_one_of(keywords);
         self.open_parts(keywords);
@@ -236,11 +256,11 @@ impl Enforceable {
     /// Turns `oneOf` into `anyOf`, which means the same if its schemas exclude each other.
     fn rewrite_one_of(&mut self, keywords: &mut Map<String, Value>) {
         let Some(Value::Array(schemas)) = keywords.remove("oneOf") else { return };
-        let pairs = schemas.iter().enumerate();
         let excludes = |(index, schema): (usize, &Value)| {
             schemas[index + 1..].iter().all(|it| are_apart(schema, it))
         };
-        if !pairs.into_iter().all(excludes) {
+        let comparisons = schemas.len() * schemas.iter().map(values).sum::<usize>();
+        if comparisons > MOST_COMPARISONS || !schemas.iter().enumerate().all(excludes) {
             self.left_out.insert("oneOf");
         }
         if keywords.contains_key("anyOf") {
@@ -265,9 +285,8 @@ fn restricts(schema: &Value) -> bool {
 
 /// Returns true if a grammar can follow an expression.
 fn is_regular(pattern: &Value) -> bool {
-    let Some(hir) = pattern.as_str().and_then(|it| regex_syntax::parse(it).ok()) else {
-        return false;
-    };
+    let pattern = pattern.as_str().filter(|it| it.len() <= MAX_PATTERN_BYTES);
+    let Some(hir) = pattern.and_then(|it| regex_syntax::parse(it).ok()) else { return false };
     hir.properties().look_set().iter().all(|look| matches!(look, Look::Start | Look::End))
 }
 
@@ -303,7 +322,7 @@ fn rewrite_openapi(keywords: &mut Map<String, Value>) {
 }
 
 /// Rewrites names of properties that are listed, or match an expression, as those properties.
-fn rewrite_names(keywords: &mut Map<String, Value>) {
+fn rewrite_names(keywords: &mut Map<String, Value>, copies: &mut Copies) {
     let Some(names) = keywords.get("propertyNames").and_then(Value::as_object) else { return };
     let has = |name: &str| keywords.contains_key(name);
     if has("properties") || has("patternProperties") {
@@ -316,7 +335,11 @@ fn rewrite_names(keywords: &mut Map<String, Value>) {
     let rewritten = match rest.as_slice() {
         [] if texts => None,
         [only] if texts && *only == "enum" => {
-            let listed = names["enum"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let listed = names["enum"].as_array().map_or(&[][..], |names| names);
+            if !copies.copies(&value, listed.len()) {
+                return;
+            }
+            let listed = listed.iter().filter_map(Value::as_str);
             let listed = listed.map(|name| (name.to_owned(), value.clone()));
             Some(("properties", Value::Object(listed.collect())))
         }
@@ -332,15 +355,16 @@ fn rewrite_names(keywords: &mut Map<String, Value>) {
     }
 }
 
+/// Returns the values of a schema that lists them.
+fn constants(schema: &Value) -> Option<&[Value]> {
+    let one = schema.get("const").map(std::slice::from_ref);
+    one.or_else(|| schema.get("enum")?.as_array().map(Vec::as_slice))
+}
+
 /// Returns true if no value conforms to both schemas, as far as that can be seen.
 fn are_apart(one: &Value, other: &Value) -> bool {
-    let constants = |schema: &Value| {
-        schema
-            .get("const")
-            .map(|it| vec![it.clone()])
-            .or_else(|| schema.get("enum")?.as_array().cloned())
-    };
     if let (Some(one), Some(other)) = (constants(one), constants(other)) {
+        let other: HashSet<&Value> = other.iter().collect();
         return one.iter().all(|value| !other.contains(value));
     }
     let kinds = |schema: &Value| match schema.get("type") {
@@ -372,332 +396,5 @@ fn are_apart(one: &Value, other: &Value) -> bool {
     })
 }
 
-/// Moves the targets of references that are no definitions of the root, or whose names have escapes, to
-/// definitions of the root with plain names. Returns false if a target does not exist.
-fn name_targets(root: &mut Value) -> bool {
-    let document = root.clone();
-    let mut named: Vec<(String, String)> = Vec::new();
-    let mut targets = Map::new();
-    let mut are_all_there = true;
-    rename(root, &document, &mut named);
-    let mut at = 0;
-    while at < named.len() {
-        let (target, name) = named[at].clone();
-        at += 1;
-        let found =
-            document.pointer(&unescaped(&target)).or_else(|| unescaped_name(&document, &target));
-        are_all_there &= found.is_some();
-        let mut schema = found.cloned().unwrap_or(Value::Bool(true));
-        rename(&mut schema, &document, &mut named);
-        targets.insert(name, schema);
-    }
-    if let Some(keywords) = root.as_object_mut().filter(|_| !targets.is_empty()) {
-        let definitions = keywords.entry("$defs").or_insert(json!({}));
-        if let Some(definitions) = definitions.as_object_mut() {
-            definitions.extend(targets);
-        }
-    }
-    are_all_there
-}
-
-/// Returns the definition of a reference whose author did not escape its slashes.
-fn unescaped_name<'a>(document: &'a Value, target: &str) -> Option<&'a Value> {
-    let (folder, name) = target.strip_prefix("#/")?.split_once('/')?;
-    document.get(folder)?.get(name)
-}
-
-/// Replaces references that need a plain name by those to names, which it adds to `named`.
-fn rename(schema: &mut Value, document: &Value, named: &mut Vec<(String, String)>) {
-    match schema {
-        Value::Object(keywords) => {
-            if let Some(Value::String(target)) = keywords.get_mut("$ref")
-                && target.starts_with("#/")
-                && !is_plain(target, document)
-            {
-                let known = named.iter().find(|(known, _)| known == target);
-                let name = known.map(|(_, name)| name.clone()).unwrap_or_else(|| {
-                    let name = format!("nsbridge-{}", named.len());
-                    named.push((target.clone(), name.clone()));
-                    name
-                });
-                *target = format!("#/$defs/{name}");
-            }
-            keywords.values_mut().for_each(|it| rename(it, document, named));
-        }
-        Value::Array(values) => values.iter_mut().for_each(|it| rename(it, document, named)),
-        _ => {}
-    }
-}
-
-/// Returns true if a reference leads to a definition of the root, without escapes.
-fn is_plain(target: &str, document: &Value) -> bool {
-    let name = DEFINITIONS
-        .iter()
-        .find_map(|it| target.strip_prefix("#/")?.strip_prefix(it)?.strip_prefix('/'));
-    name.is_some_and(|name| !name.contains(['/', '~', '%']))
-        && document.pointer(&target[1..]).is_some()
-}
-
-/// Replaces references to a base whose choice names the schema that refers to it by the base without the
-/// choice. OpenAPI's discriminators are so: each kind of a base is the base and more, and the base is one
-/// of its kinds.
-fn inline_bases(root: &mut Value) {
-    let document = root.clone();
-    for folder in DEFINITIONS {
-        let Some(definitions) = root.get_mut(folder).and_then(Value::as_object_mut) else {
-            continue;
-        };
-        for (name, schema) in definitions {
-            let own = json!(format!("#/{folder}/{name}"));
-            let parts = schema.get_mut("allOf").and_then(Value::as_array_mut);
-            for part in parts.into_iter().flatten() {
-                let target = part["$ref"].as_str().and_then(|target| target.strip_prefix('#'));
-                let Some(base) = target.and_then(|target| document.pointer(target)) else {
-                    continue;
-                };
-                let choices = ["oneOf", "anyOf"].map(|choice| base[choice].as_array());
-                if choices.into_iter().flatten().flatten().any(|kind| kind["$ref"] == own) {
-                    let mut base = base.clone();
-                    if let Some(keywords) = base.as_object_mut() {
-                        keywords.retain(|name, _| name != "oneOf" && name != "anyOf");
-                    }
-                    *part = base;
-                }
-            }
-        }
-    }
-}
-
-/// Returns the JSON pointer of a reference within the document, whose percent signs are decoded.
-fn unescaped(target: &str) -> String {
-    let mut bytes = Vec::with_capacity(target.len());
-    let mut rest = target.trim_start_matches('#').bytes();
-    while let Some(byte) = rest.next() {
-        let ahead: Vec<u8> = rest.clone().take(2).collect();
-        let decoded = std::str::from_utf8(&ahead).ok().filter(|it| it.len() == 2);
-        let decoded = decoded.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match decoded.filter(|_| byte == b'%') {
-            Some(decoded) => {
-                bytes.push(decoded);
-                rest.nth(1);
-            }
-            None => bytes.push(byte),
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::Enforceable;
-
-    #[track_caller]
-    fn check(given: &Value, schema: &Value, left_out: &[&str]) {
-        let of = Enforceable::of(given);
-        assert_eq!(of.schema, *schema);
-        assert_eq!(of.left_out.into_iter().collect::<Vec<_>>(), left_out);
-    }
-
-    #[test]
-    fn annotations_are_dropped_and_properties_of_their_names_are_not() {
-        check(
-            &json!({
-                "title": "T", "description": "d".repeat(70_000), "type": "object", "x-order": 1,
-                "properties": {
-                    "title": { "type": "string", "format": "binary", "default": "" },
-                    "at": { "type": "string", "format": "date-time", "examples": [] }
-                }
-            }),
-            &json!({
-                "type": "object",
-                "properties": {
-                    "title": { "type": "string" }, "at": { "type": "string", "format": "date-time" }
-                }
-            }),
-            &[],
-        );
-    }
-
-    #[test]
-    fn what_restricts_nothing_is_not_told() {
-        let nothing = json!({
-            "type": "object", "propertyNames": { "type": "string" }, "uniqueItems": false,
-            "additionalProperties": { "type": "integer" }, "minProperties": 0, "dependentRequired": {}
-        });
-        let same = json!({ "type": "object", "additionalProperties": { "type": "integer" } });
-        check(&nothing, &same, &[]);
-        let given = json!({ "type": "object", "properties": {}, "unevaluatedProperties": false });
-        let same = json!({ "type": "object", "properties": {}, "additionalProperties": false });
-        check(&given, &same, &[]);
-    }
-
-    #[test]
-    fn names_that_are_listed_are_properties() {
-        check(
-            &json!({
-                "propertyNames": { "type": "string", "enum": ["a", "b"] },
-                "additionalProperties": { "type": "integer" }, "required": ["a"]
-            }),
-            &json!({
-                "properties": { "a": { "type": "integer" }, "b": { "type": "integer" } },
-                "additionalProperties": false, "required": ["a"]
-            }),
-            &[],
-        );
-        check(
-            &json!({ "propertyNames": { "pattern": "^[a-z]+$" } }),
-            &json!({ "patternProperties": { "^[a-z]+$": true }, "additionalProperties": false }),
-            &[],
-        );
-        let odd = json!({ "properties": { "a": {} }, "propertyNames": { "maxLength": 3 } });
-        check(&odd, &json!({ "properties": { "a": {} } }), &["propertyNames"]);
-    }
-
-    #[test]
-    fn what_no_grammar_enforces_is_left_out_and_told() {
-        check(
-            &json!({
-                "type": "object",
-                "properties": {
-                    "set": { "type": "array", "uniqueItems": true, "contains": { "const": 1 }, "minContains": 2 },
-                    "word": { "type": "string", "pattern": "^(?=a)\\w+$" },
-                    "border": { "type": "string", "pattern": "\\bfoo\\b" },
-                    "plain": { "type": "string", "pattern": "^[a-z]+$" }
-                },
-                "if": { "required": ["set"] }, "then": { "required": ["word"] }, "else": {},
-                "dependentRequired": { "set": ["word"] }, "minProperties": 1,
-                "allOf": [{ "unevaluatedProperties": false }, { "$ref": "https://a/b" }]
-            }),
-            &json!({
-                "type": "object",
-                "properties": {
-                    "set": { "type": "array" }, "word": { "type": "string" }, "border": { "type": "string" },
-                    "plain": { "type": "string", "pattern": "^[a-z]+$" }
-                },
-                "allOf": [{ "additionalProperties": false }, {}]
-            }),
-            &[
-                "$ref",
-                "contains",
-                "dependentRequired",
-                "if",
-                "minProperties",
-                "pattern",
-                "uniqueItems",
-            ],
-        );
-    }
-
-    #[test]
-    fn schemas_that_exclude_each_other_are_as_good_as_any_of_them() {
-        let kinds = json!([{ "type": "string" }, { "type": "integer" }]);
-        check(&json!({ "oneOf": kinds }), &json!({ "anyOf": kinds }), &[]);
-        let tagged = |tag: &str| json!({ "type": "object", "properties": { "kind": { "const": tag } }, "required": ["kind"] });
-        let tagged = json!([tagged("a"), tagged("b")]);
-        check(&json!({ "oneOf": tagged }), &json!({ "anyOf": tagged }), &[]);
-        let numbers = json!([{ "type": "number" }, { "type": "integer" }]);
-        check(&json!({ "oneOf": numbers }), &json!({ "anyOf": numbers }), &["oneOf"]);
-        let required = json!([{ "required": ["a"] }, { "required": ["b"] }]);
-        check(
-            &json!({ "anyOf": kinds, "oneOf": required }),
-            &json!({ "anyOf": kinds, "allOf": [{ "anyOf": required }] }),
-            &["oneOf"],
-        );
-    }
-
-    #[test]
-    fn openapis_own_keywords_are_rewritten() {
-        check(
-            &json!({ "type": "integer", "nullable": true, "minimum": 1, "exclusiveMinimum": true }),
-            &json!({ "type": ["integer", "null"], "exclusiveMinimum": 1 }),
-            &[],
-        );
-        let colors = json!({ "type": "string", "enum": ["a"], "nullable": true });
-        check(&colors, &json!({ "type": ["string", "null"], "enum": ["a", null] }), &[]);
-    }
-
-    #[test]
-    fn references_with_escapes_have_targets_without_them() {
-        let given = json!({
-            "$ref": "#/$defs/x~1y",
-            "$defs": {
-                "x/y": { "type": "object", "properties": { "next": { "$ref": "#/$defs/a%20b" } } },
-                "a b": { "anyOf": [{ "type": "null" }, { "$ref": "#/$defs/x~1y" }] }
-            }
-        });
-        let of = Enforceable::of(&given);
-        assert!(of.left_out.is_empty());
-        assert_eq!(of.schema["$ref"], "#/$defs/nsbridge-0");
-        let definitions = &of.schema["$defs"];
-        let next = &definitions["nsbridge-0"]["properties"]["next"];
-        assert_eq!(next, &json!({ "$ref": "#/$defs/nsbridge-1" }));
-        assert_eq!(definitions["nsbridge-1"]["anyOf"][1]["$ref"], "#/$defs/nsbridge-0");
-    }
-
-    #[test]
-    fn targets_outside_of_the_definitions_become_definitions() {
-        let pet = json!({ "type": "string", "format": "password" });
-        check(
-            &json!({ "$ref": "#/components/schemas/Pet", "components": { "schemas": { "Pet": pet } } }),
-            &json!({ "$ref": "#/$defs/nsbridge-0", "$defs": { "nsbridge-0": { "type": "string" } } }),
-            &[],
-        );
-        check(
-            &json!({ "$ref": "#/$defs/Old/Name", "$defs": { "Old/Name": { "type": "null" } } }),
-            &json!({
-                "$ref": "#/$defs/nsbridge-0",
-                "$defs": { "Old/Name": { "type": "null" }, "nsbridge-0": { "type": "null" } },
-            }),
-            &[],
-        );
-        check(
-            &json!({ "$ref": "#/definitions/." }),
-            &json!({ "$ref": "#/$defs/nsbridge-0", "$defs": { "nsbridge-0": true } }),
-            &["$ref"],
-        );
-    }
-
-    #[test]
-    fn a_kind_of_a_base_does_not_choose_among_the_kinds() {
-        let named = json!({ "properties": { "name": { "type": "string" } } });
-        let mut pet = named.clone();
-        pet["anyOf"] = json!([{ "$ref": "#/$defs/Cat" }]);
-        check(
-            &json!({ "$ref": "#/$defs/Pet", "$defs": { "Pet": pet, "Cat": { "allOf": [{ "$ref": "#/$defs/Pet" }] } } }),
-            &json!({ "$ref": "#/$defs/Pet", "$defs": { "Pet": pet, "Cat": { "allOf": [named] } } }),
-            &[],
-        );
-    }
-
-    #[test]
-    fn parts_of_an_intersection_are_open() {
-        let part =
-            |name: &str| json!({ "properties": { name: {} }, "additionalProperties": false });
-        check(
-            &json!({ "allOf": [part("a"), part("b")] }),
-            &json!({ "allOf": [{ "properties": { "a": {} } }, { "properties": { "b": {} } }] }),
-            &["additionalProperties"],
-        );
-        let alone = json!({ "allOf": [part("a"), { "properties": { "a": {} } }] });
-        check(&alone, &alone, &[]);
-    }
-
-    #[test]
-    fn types_and_limits_beyond_json_are_left_out() {
-        check(&json!({ "type": "bigint" }), &json!({}), &["type"]);
-        let float = json!({ "type": "number", "minimum": -3.5e38, "maximum": 3 });
-        check(&float, &json!({ "type": "number", "maximum": 3 }), &["minimum"]);
-    }
-
-    #[test]
-    fn a_reference_without_its_first_character_is_one_within_the_schema() {
-        let defs = json!({ "A": { "type": "integer" } });
-        check(
-            &json!({ "$ref": "/$defs/A", "$defs": defs }),
-            &json!({ "$ref": "#/$defs/A", "$defs": defs }),
-            &[],
-        );
-    }
-}
+mod tests;

@@ -199,8 +199,10 @@ async fn parse(
     context: &RequestContext,
     body: &[u8],
 ) -> Result<ResponsesRequest> {
-    let known = referred_items(app, caller, context, body).await?;
-    let mut request = ResponsesRequest::parse_with(body, &app.models, caller, &known)?;
+    let mut fields = Fields::parse(body)?;
+    let given = fields.value("input")?.unwrap_or_default();
+    let known = referred_items(app, caller, context, &given).await?;
+    let mut request = ResponsesRequest::parse_with(fields, given, &known, &app.models, caller)?;
     follow_previous(app, caller, context, &mut request).await?;
     Ok(request)
 }
@@ -210,12 +212,11 @@ async fn referred_items(
     app: &Arc<App>,
     caller: &Caller,
     context: &RequestContext,
-    body: &[u8],
+    input: &Value,
 ) -> Result<KnownItems> {
     let mut known = KnownItems::new();
-    let Some(input) = Fields::parse(body)?.value("input")? else { return Ok(known) };
     let mut read: HashSet<RequestId> = HashSet::new();
-    for (index, id) in items::references(&input) {
+    for (index, id) in items::references(input) {
         let unknown = || {
             let at = format!("input[{index}].id");
             let message = format!("`{at}` names no item of a complete response that is kept");

@@ -98,24 +98,25 @@ impl ResponsesRequest {
     ///
     /// Returns an error that names the first invalid field.
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
-        Self::parse_with(body, models, caller, &KnownItems::new())
+        let mut fields = Fields::parse(body)?;
+        let given = fields.value("input")?.unwrap_or_default();
+        Self::parse_with(fields, given, &KnownItems::new(), models, caller)
     }
 
-    /// Parses a request with the items to which its input refers.
+    /// Parses a request from its input, the items to which that refers, and its other fields.
     ///
     /// # Errors
     ///
     /// Returns an error that names the first invalid field.
     pub(super) fn parse_with(
-        body: &[u8],
+        mut fields: Fields<'_>,
+        given: Value,
+        known: &KnownItems,
         models: &Models,
         caller: &Caller,
-        known: &KnownItems,
     ) -> Result<Self> {
-        let mut fields = Fields::parse(body)?;
         let name = models.named(&mut fields)?;
         let (model, settings) = models.serving(&name, caller, Task::Generate)?;
-        let given = fields.value("input")?.unwrap_or_default();
         let instructions: Option<String> = fields.take("instructions")?;
         let mut messages: Vec<ChatMessage> = Vec::new();
         messages.extend(instructions.as_ref().map(|text| ChatMessage::new("system", text)));

@@ -8,10 +8,8 @@ import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, generateText, Output, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
 
-import { test } from "./report.mjs";
+import { all, failure, test } from "./report.mjs";
 import {
-  all,
-  failure,
   growth,
   hasText,
   key,

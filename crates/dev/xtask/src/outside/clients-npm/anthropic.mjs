@@ -7,10 +7,8 @@ import { betaZodOutputFormat, betaZodTool } from "@anthropic-ai/sdk/helpers/beta
 import { zodOutputFormat } from "@anthropic-ai/sdk/helpers/zod";
 import { z } from "zod";
 
-import { test } from "./report.mjs";
+import { all, failure, test } from "./report.mjs";
 import {
-  all,
-  failure,
   growth,
   hasText,
   key,

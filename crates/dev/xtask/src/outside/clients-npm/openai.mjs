@@ -6,10 +6,8 @@ import OpenAI from "openai";
 import { zodFunction, zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
-import { test } from "./report.mjs";
+import { all, failure, test } from "./report.mjs";
 import {
-  all,
-  failure,
   growth,
   hasText,
   key,

@@ -30,24 +30,6 @@ export const moodSchema = {
   additionalProperties: false,
 };
 
-/** Returns the items of a stream or of a list. */
-export async function all(items) {
-  const list = [];
-  for await (const item of items) list.push(item);
-  return list;
-}
-
-/** Awaits a failure of this class and returns it. */
-export async function failure(kind, promise) {
-  try {
-    await promise;
-  } catch (error) {
-    assert(error instanceof kind, `${error?.constructor?.name}: ${error}`);
-    return error;
-  }
-  throw new Error(`there was no ${kind.name}`);
-}
-
 /** Fails if a text is empty. */
 export function hasText(text) {
   assert(typeof text === "string" && text.trim().length > 0, `no text: ${JSON.stringify(text)}`);

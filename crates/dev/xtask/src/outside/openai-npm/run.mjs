@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 
 import OpenAI, { toFile } from "openai";
 
-import { test, version } from "./report.mjs";
+import { all, failure, test, version } from "./report.mjs";
 
 const { OUTSIDE_URL, OUTSIDE_KEY, OUTSIDE_MODEL: model } = process.env;
 const baseURL = `${OUTSIDE_URL}/v1`;
@@ -19,24 +19,6 @@ const parameters = {
   required: ["mood"],
   additionalProperties: false,
 };
-
-/** The chunks of a stream. */
-async function all(stream) {
-  const chunks = [];
-  for await (const chunk of stream) chunks.push(chunk);
-  return chunks;
-}
-
-/** Awaits a failure of this class and returns it. */
-async function failure(kind, promise) {
-  try {
-    await promise;
-  } catch (error) {
-    assert(error instanceof kind, `${error?.constructor?.name}: ${error}`);
-    return error;
-  }
-  throw new Error(`there was no ${kind.name}`);
-}
 
 async function until(look, done) {
   for (let turn = 0; turn < 600; turn++) {
