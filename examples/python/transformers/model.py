@@ -1,22 +1,32 @@
 """A language model of transformers: one piece for each token that its `generate` makes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import List, Optional, TypedDict
 
 import torch
+from jinja2 import TemplateError
 from nsbridge_handler import BadInput
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.streamers import BaseStreamer
 
 
+class Message(TypedDict):
+    role: str
+    content: str
+
+
 @dataclass
 class Prompt:
-    prompt: str
+    prompt: Optional[str] = None
+    messages: List[Message] = field(default_factory=list)
     max_tokens: int = 256
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
 
     def __post_init__(self):
+        if (self.prompt is None) != bool(self.messages):
+            raise ValueError("the input has either a prompt or messages")
         if self.max_tokens < 1:
             raise ValueError("max_tokens must be positive")
         if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
@@ -33,7 +43,7 @@ class Model:
         self.context = self.model.config.max_position_embeddings
 
     def handle(self, input: Prompt, job):
-        prompt = self.tokenizer(input.prompt, return_tensors="pt").input_ids
+        prompt = self.tokens(input)
         room = self.context - prompt.shape[1]
         if room < 1:
             raise BadInput("the prompt leaves no room in %d tokens" % self.context)
@@ -51,6 +61,21 @@ class Model:
             self.generate(torch.cat([prompt, torch.tensor([known]).long()], 1), input, reply, most)
         reason = "stop" if reply.ended else "length"
         job.finish(reason, input_tokens=prompt.shape[1], output_tokens=len(reply.tokens))
+
+    def tokens(self, input):
+        """Returns the tokens of the prompt, or of the messages by the chat template."""
+        if input.prompt is not None:
+            return self.tokenizer(input.prompt, return_tensors="pt").input_ids
+        if not self.tokenizer.chat_template:
+            raise BadInput("the model has no chat template: send a prompt instead of messages")
+        try:
+            text = self.tokenizer.apply_chat_template(
+                input.messages, add_generation_prompt=True, tokenize=False
+            )
+        except TemplateError as error:
+            raise BadInput("the chat template refuses the messages: %s" % error)
+        # The template writes the start token itself.
+        return self.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
 
     def generate(self, tokens, input, reply, most):
         options = {"do_sample": False}

@@ -26,6 +26,7 @@ ENDED = "a request ended"
 GREEDY = {"prompt": "Once a bear", "max_tokens": 64, "temperature": 0}
 SAMPLED = {"prompt": "昔々、", "max_tokens": 64, "temperature": 1.0}
 CUT = {"prompt": "The fox saw", "max_tokens": 64, "temperature": 0.7, "top_p": 0.9, "top_k": 40}
+CHAT = {"messages": [{"role": "user", "content": "Tell me of a bear"}], "max_tokens": 64, "temperature": 0}
 LONG = {"prompt": "Once a bear went to the sea", "max_tokens": 160, "temperature": 1.3}
 
 # The example, with a note of the number of tokens after which it generates. Of a new reply it makes a
@@ -101,7 +102,11 @@ def through_the_queue(request):
 
 def by_generate(request):
     """Returns the tokens and the text of transformers' own `generate`."""
-    prompt = TOKENIZER(request["prompt"], return_tensors="pt")
+    if "messages" in request:
+        text = TOKENIZER.apply_chat_template(request["messages"], add_generation_prompt=True, tokenize=False)
+        prompt = TOKENIZER(text, add_special_tokens=False, return_tensors="pt")
+    else:
+        prompt = TOKENIZER(request["prompt"], return_tensors="pt")
     options = {"do_sample": False}
     if request["temperature"]:
         options = {"do_sample": True, "temperature": request["temperature"], "top_k": request.get("top_k", 0),
@@ -131,10 +136,15 @@ def sampled_with_limits():
     equals_generate(CUT)
 
 
+def messages():
+    equals_generate(CHAT)
+
+
 def bad_input():
-    command = asked({**GREEDY, "max_tokens": "many"})
-    command.communicate()
-    assert command.returncode != 0, "an input that does not fit was answered"
+    for wrong in [{**GREEDY, "max_tokens": "many"}, {**GREEDY, **CHAT}, {"max_tokens": 64}]:
+        command = asked(wrong)
+        command.communicate()
+        assert command.returncode != 0, "an input that does not fit was answered"
 
 
 def killed_in_mid_reply(request):
@@ -185,7 +195,7 @@ def main():
     subprocess.run([BINARY, "keys", "generate", "--out", "keys.json"], check=True)
     configure(EXAMPLE)
     with Worker("worker"):
-        for body in [greedy, sampled, sampled_with_limits, bad_input]:
+        for body in [greedy, sampled, sampled_with_limits, messages, bad_input]:
             report.test(body)
     with open("noting.py", "w", encoding="utf-8") as file:
         file.write(NOTING)
