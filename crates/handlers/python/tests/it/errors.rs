@@ -64,6 +64,32 @@ fn an_exception_of_an_asynchronous_handle_decides_as_well() {
 }
 
 #[test]
+fn a_piece_that_is_no_json_is_told_with_its_type_and_the_line_that_made_it() {
+    // As a number of numpy, whose class has this name.
+    let model = "
+        class float32:
+            pass
+
+        SYNC def handle(input, job):
+            yield 'well'
+            if input == 'emit':
+                AWAIT job.emit(float32())
+            yield {'score': float32()}
+    ";
+    for (handle, wait) in [("", ""), ("async ", "await ")] {
+        let folder = Folder::with(&model.replace("SYNC ", handle).replace("AWAIT ", wait));
+        let python = folder.load();
+        for (input, place) in [("emit", "model.py:7"), ("yield", "model.py:8")] {
+            let error = answer(&python, &input.into()).unwrap_err();
+            assert!(matches!(error, Error::Failed(_)), "{error:?}");
+            let said = error.to_string();
+            assert!(said.contains("Object of type float32 is not JSON"), "{said}");
+            assert!(said.contains(place), "{handle}{input}: {said}");
+        }
+    }
+}
+
+#[test]
 fn a_piece_larger_than_a_frame_or_than_a_whole_reply_ends_the_call() {
     let folder = Folder::with(
         "

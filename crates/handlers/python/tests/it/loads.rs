@@ -36,6 +36,33 @@ fn the_models_of_the_configuration_are_folders() {
 }
 
 #[test]
+fn an_asynchronous_load_and_warm_up_are_awaited_in_the_loop_of_the_calls() {
+    for (handle, same_loop) in
+        [("def", "True"), ("async def", "self.loop is asyncio.get_running_loop()")]
+    {
+        let folder = Folder::with(&format!(
+            "
+            import asyncio
+            class Model:
+                async def load(self, models, options):
+                    await asyncio.sleep(0)
+                    self.loop = asyncio.get_running_loop()
+                    self.made = [options['word']]
+                async def warm_up(self):
+                    await asyncio.sleep(0)
+                    self.made.append('warm')
+                {handle} handle(self, input, job):
+                    yield [self.made, {same_loop}]
+            "
+        ));
+        let mut options = folder.options();
+        options.options.insert("word".to_owned(), "hello".into());
+        let pieces = answer(&load(options), &json!(0)).unwrap();
+        assert_eq!(pieces, [json!([["hello", "warm"], true])], "{handle}");
+    }
+}
+
+#[test]
 fn what_cannot_be_loaded_is_told_with_its_place() {
     let check = |model: &str, parts: &[&str]| {
         let folder = Folder::with(model);
@@ -44,7 +71,10 @@ fn what_cannot_be_loaded_is_told_with_its_place() {
             assert!(said.contains(part), "`{part}` is missing in: {said}");
         }
     };
-    check("import nothing_of_this_name", &["ModuleNotFoundError", "(model.py:1)"]);
+    check(
+        "import nothing_of_this_name",
+        &["ModuleNotFoundError", "in the environment of /", "(model.py:1)"],
+    );
     check("def f(:\n    pass", &["SyntaxError"]);
     check("x = 1", &["0 classes have a method `handle` or `run`"]);
     let two = "class A:\n    def handle(self): pass\nclass B(A): pass";
@@ -52,6 +82,10 @@ fn what_cannot_be_loaded_is_told_with_its_place() {
     check(
         "class A:\n    handle = 1\n    def load(self, models): raise SystemExit(3)",
         &["SystemExit"],
+    );
+    check(
+        "class A:\n    async def load(self, models): raise OSError(3)\n    def handle(self, x): pass",
+        &["OSError", "(model.py:2)"],
     );
     check("import os\nos._exit(7)", &["exit code 7"]);
     check("import os\nos.kill(os.getpid(), 11)", &["signal 11"]);
@@ -73,6 +107,11 @@ fn a_wrong_path_or_interpreter_is_named() {
     options.entry_point = folder.path("other.py");
     let said = refused(options);
     assert!(said.contains("other.py") && said.contains("the model's file"), "{said}");
+    folder.write("README.md", "A greeter.");
+    let mut options = folder.options();
+    options.entry_point = folder.path("README.md");
+    let said = refused(options);
+    assert!(said.contains("README.md is no file of Python code"), "{said}");
     let mut options = folder.options();
     options.python = "no-such-python".into();
     let said = refused(options);

@@ -149,3 +149,25 @@ async fn output_goes_to_a_file_if_the_operator_names_one() {
     let mode = folder.path("model.log").metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "others must not read it");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_id_of_the_request_stands_before_a_traceback() {
+    for handle in ["def", "async def"] {
+        let folder = Folder::with(&format!(
+            "
+            {handle} handle(input, job):
+                with open('id', 'w') as file:
+                    file.write(job.id)
+                raise ValueError(input)
+            "
+        ));
+        let mut options = folder.options();
+        options.output = Some(folder.path("model.log"));
+        let system = System::start(options).await;
+        system.ask(&json!("some words")).await.unwrap_err();
+        system.worker.stop().await.unwrap();
+        let (id, output) = (folder.read("id"), folder.read("model.log"));
+        let head = format!("request {id}:\nTraceback (most recent call last):\n");
+        assert!(output.contains(&head), "{handle}: {output}");
+    }
+}
