@@ -110,10 +110,25 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     about = "Ask a model behind nsbridge and stream the reply."
     parser = argparse.ArgumentParser(prog="nsbridge", description=about)
     parser.add_argument("prompt", metavar="PROMPT")
-    parser.add_argument("--url", required=True, help="amqp://user:password@host:5672/%%2f")
-    parser.add_argument("--keyring", required=True, help="the keyring file, mode 600")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--tenant", required=True)
+    # Names, variables and defaults are those of `nsbridge ask`. The URL of the environment may have
+    # a password, so the help does not show it.
+    parser.add_argument(
+        "--broker",
+        "--url",
+        dest="url",
+        metavar="URL",
+        default=os.environ.get("NSBRIDGE_BROKER__URL", "amqp://localhost"),
+        help="such as amqps://host/%%2f; other users of this machine can read arguments, so put a "
+        "URL with a password into NSBRIDGE_BROKER__URL (default: that, or amqp://localhost)",
+    )
+    parser.add_argument(
+        "--keyring",
+        metavar="FILE",
+        default=os.environ.get("NSBRIDGE_KEYS__KEYRING", "keys.json"),
+        help="mode 600 (default: NSBRIDGE_KEYS__KEYRING, or keys.json)",
+    )
+    parser.add_argument("-m", "--model", required=True)
+    parser.add_argument("--tenant", default="default", help="default: %(default)s")
     parser.add_argument("--revision", help="the only revision of the model that may answer")
     parser.add_argument("--seed", type=int, help="the same seed gives the same text")
     parser.add_argument("--max-tokens", type=int)
