@@ -64,6 +64,13 @@ class AsyncClient:
         self._router: Router | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    def __repr__(self) -> str:
+        state = "not connected"
+        if self._router is not None:
+            state = "closed" if self._router.closed else "connected"
+        # Without the broker's URL, which may have a password.
+        return f"<nsbridge.AsyncClient {self._name!r}, tenant {self.tenant!r}, {state}>"
+
     async def connect(self) -> AsyncClient:
         """Connects to the broker. Raises `BrokerError` if it cannot be used."""
         if self._router is None:

@@ -60,6 +60,9 @@ class Client:
             self._finalizer()
             raise
 
+    def __repr__(self) -> str:
+        return repr(self._async).replace("AsyncClient", "Client", 1)
+
     def close(self) -> None:
         """Cancels all requests and disconnects."""
         self._finalizer()
@@ -210,6 +213,9 @@ class Reply(Generic[P]):
         self._client, self._reply = client, reply
         self._ready: deque[Event[P]] = deque()
         self._ended = False
+
+    def __repr__(self) -> str:
+        return repr(self._reply).replace("AsyncReply", "Reply", 1)
 
     def __iter__(self) -> Iterator[P]:
         return self

@@ -58,6 +58,12 @@ class AsyncReply(Generic[P]):
         self.restarts = 0
         """Number of restarts so far."""
 
+    def __repr__(self) -> str:
+        state = "in progress" if self._pending else "not submitted"
+        if self._over:
+            state = self.finish_reason or "ended"
+        return f"<nsbridge.AsyncReply of {self._request.model!r}, id {self.id}, {state}>"
+
     def __await__(self) -> Generator[Any, None, AsyncReply[P]]:
         return self._started().__await__()
 
