@@ -226,12 +226,11 @@ class Steps(unittest.TestCase):
             async def item(part, temperature):
                 if temperature == "wrong":
                     await begun.wait()
-                reply = await part.text(
-                    self.place.model, BEAR, max_tokens=900, ignore_eos=True, temperature=temperature
-                )
+                asked = {"prompt": BEAR, "max_tokens": 900, "ignore_eos": True}
+                reply = await part.submit(self.place.model, {**asked, "temperature": temperature})
                 await reply.__anext__()
                 begun.set()
-                return await reply.read()
+                return await reply.collect()
 
             await flow.map([0.7, "wrong"], item)
 

@@ -201,7 +201,7 @@ class OneWorker(unittest.TestCase):
 
     def test_bad_input_is_an_error_with_a_code(self):
         with self.assertRaises(nsbridge.BadInput) as told:
-            self.client().text(self.model, BEAR, temperture=1).read()
+            self.client().submit(self.model, {"prompt": BEAR, "temperture": 1}).read()
         self.assertEqual((told.exception.code, told.exception.is_retryable), ("bad-input", False))
 
     def test_another_key_opens_nothing_and_the_worker_hints_at_it(self):

@@ -7,10 +7,11 @@ import secrets
 import time
 import uuid
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Callable
 
 from .constants import MAX_SECONDS
-from .contents import is_hex, is_model, is_revision, is_tenant
+from .contents import is_count, is_hex, is_model, is_revision, is_tenant
 from .errors import Deadline, InvalidRequest
 from .frames import uuid7
 from .merge import text_replay_key
@@ -87,10 +88,10 @@ class Request:
             raise InvalidRequest("a model's name has 1 to 100 letters, digits, `.`, `_` and `-`")
         if not is_tenant(self.tenant):
             raise InvalidRequest("a tenant has 1 to 255 bytes without control characters")
-        if self.seed is not None and not 0 <= self.seed < 1 << 64:
+        if self.seed is not None and not is_count(self.seed):
             raise InvalidRequest("the seed is a whole number from 0 to 2^64 - 1")
-        if not 0 < self.timeout <= MAX_SECONDS:
-            raise InvalidRequest(f"the timeout is {self.timeout} s: at most {MAX_SECONDS} s")
+        if not isinstance(self.timeout, Real) or not 0 < self.timeout <= MAX_SECONDS:
+            raise InvalidRequest(f"the timeout is a number of seconds up to {MAX_SECONDS}")
         if self.revision is not None and not is_revision(self.revision):
             raise InvalidRequest("a revision has 1 to 100 letters, digits, `.`, `_` and `-`")
         if self.point is not None and self.point.expires_at_ms <= int(time.time() * 1000):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, Union
 
 from .errors import UnexpectedPiece
+from .options import check
 
 P = TypeVar("P")
 P_co = TypeVar("P_co", covariant=True)
@@ -154,6 +155,8 @@ def read_json(piece: bytes) -> Any:
 def text_input(prompt: Prompt, **options: Any) -> dict[str, Any]:
     """Returns the input of a model of text. Options that are None are left out."""
     given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        check(name, value)
     if isinstance(prompt, str):
         return {"prompt": prompt, **given}
     parts = list(prompt)
