@@ -3,8 +3,10 @@
 //! A chat template is written for jinja2 as transformers configures it. Functions that read a clock or
 //! draw at random are left out: a prompt is a function of its request.
 
-use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value};
+use std::fmt;
+
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 
 use super::json;
 
@@ -16,9 +18,9 @@ const MAX_WIDTH: usize = 4096;
 /// Adds jinja2's behavior to an environment.
 pub(super) fn add(environment: &mut Environment<'static>) {
     environment.set_unknown_method_callback(method);
-    environment.set_formatter(|out, state, value| match f64::try_from(value.clone()) {
-        Ok(number) if value.kind() == ValueKind::Number && !value.is_integer() => {
-            out.write_str(&python_float(number)).map_err(Error::from)
+    environment.set_formatter(|out, state, value| match value.kind() {
+        ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
+            write_repr(out, value).map_err(Error::from)
         }
         _ => minijinja::escape_formatter(out, state, value),
     });
@@ -38,11 +40,41 @@ pub(super) fn add(environment: &mut Environment<'static>) {
             .filter(|word| !word.is_empty())
             .count()
     });
-    environment.add_filter("truncate", minijinja_contrib::filters::truncate);
+    environment.add_filter("truncate", truncate);
+    environment.add_filter("urlencode", url_encode);
     environment.add_filter("filesizeformat", minijinja_contrib::filters::filesizeformat);
     environment.add_filter("tojson", json::to_json);
-    environment.add_function("cycler", minijinja_contrib::globals::cycler);
+    environment
+        .add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.0));
     environment.add_function("joiner", minijinja_contrib::globals::joiner);
+}
+
+/// Writes a value as Python's `repr` does, from which the engine's own form differs in floats.
+fn write_repr(out: &mut Output<'_>, value: &Value) -> fmt::Result {
+    match value.kind() {
+        ValueKind::Number if !value.is_integer() => {
+            out.write_str(&python_float(f64::try_from(value.clone()).unwrap_or_default()))
+        }
+        ValueKind::Seq if !value.is_tuple() => {
+            out.write_str("[")?;
+            for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
+                out.write_str(if index == 0 { "" } else { ", " })?;
+                write_repr(out, &item)?;
+            }
+            out.write_str("]")
+        }
+        ValueKind::Map => {
+            out.write_str("{")?;
+            for (index, key) in value.try_iter().into_iter().flatten().enumerate() {
+                out.write_str(if index == 0 { "" } else { ", " })?;
+                write_repr(out, &key)?;
+                out.write_str(": ")?;
+                write_repr(out, &value.get_item(&key).unwrap_or_default())?;
+            }
+            out.write_str("}")
+        }
+        _ => write!(out, "{value:?}"),
+    }
 }
 
 /// Returns a float as Python's `str` does.
@@ -91,6 +123,42 @@ fn int(
         None => kwargs.get::<Option<Value>>("default")?.unwrap_or(Value::from(0)),
     };
     Ok(minijinja::filters::int(state, value, default, base, kwargs).unwrap_or(fallback))
+}
+
+/// Shortens a text. The arguments may have names or, as in jinja2, places.
+#[expect(clippy::needless_pass_by_value, reason = "a filter takes its arguments by value")]
+fn truncate(
+    state: &mut State<'_, '_>,
+    text: &Value,
+    placed: Rest<Value>,
+    named: Kwargs,
+) -> Result<Value> {
+    let names = ["length", "killwords", "end", "leeway"];
+    let mut all: Vec<(&str, Value)> = names.into_iter().zip(placed.0).collect();
+    for name in named.args() {
+        all.push((name, named.get(name)?));
+    }
+    minijinja_contrib::filters::truncate(state, text, all.into_iter().collect())
+}
+
+/// Quotes a text for a path of a URL, or the keys and values of a dict for its query.
+fn url_encode(value: &Value) -> Result<String> {
+    if value.kind() != ValueKind::Map {
+        return Ok(url_quoted(value, "/"));
+    }
+    let mut pairs = Vec::new();
+    for key in value.try_iter()? {
+        pairs.push([&key, &value.get_item(&key)?].map(|part| url_quoted(part, "")).join("="));
+    }
+    Ok(pairs.join("&").replace("%20", "+"))
+}
+
+fn url_quoted(value: &Value, safe: &str) -> String {
+    let quoted = |byte: u8| match char::from(byte) {
+        c if c.is_ascii_alphanumeric() || "_.-~".contains(c) || safe.contains(c) => c.to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    value.to_string().bytes().map(quoted).collect()
 }
 
 fn strip_tags(text: &str) -> String {

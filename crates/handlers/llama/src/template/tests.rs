@@ -205,6 +205,55 @@ fn tests_filters_and_methods_are_jinja2s() {
     }
 }
 
+/// The expected texts are those of jinja2 3.1.6.
+#[test]
+fn what_few_templates_use_is_jinja2s_too() {
+    for (source, expected) in [
+        ("{{ {'a': 1e22} }} {{ [1e-7, 0.5, 2.0] }}", "{'a': 1e+22} [1e-07, 0.5, 2.0]"),
+        (
+            "{{ [\"a'b\", 'é', true, none, {'k': [1.0]}, (1, 'x'), {}, []] }}",
+            "[\"a'b\", 'é', True, None, {'k': [1.0]}, (1, 'x'), {}, []]",
+        ),
+        (
+            "{{ 'a b&c/d~é' | urlencode }} {{ {'a': 'b c/%', 'd': 1} | urlencode }}",
+            "a%20b%26c/d~%C3%A9 a=b+c%2F%25&d=1",
+        ),
+        ("{{ 'ab.txt'.removesuffix('.txt') }} {{ 'ab'.removesuffix('x') }}", "ab ab"),
+        ("{{ 'banana'.rindex('an') }} {{ [1, 2, 1].count(1) }} {{ [].count(1) }}", "3 2 0"),
+        ("{{ 'a'.rjust(3, '.') }} {{ 'ab'.rjust(1) }}", "..a ab"),
+        ("{{ 'Straße ÄÖ'.casefold() }} {{ 'aB ß'.swapcase() }}", "strasse äö Ab SS"),
+        ("{{ 'a\\tbc\\td'.expandtabs(4) }}|{{ '\\t'.expandtabs() }}|", "a   bc  d|        |"),
+        (
+            "{{ 'foo bar baz qux' | truncate(9) }} {{ 'foo bar baz qux' | truncate(9, true) }}",
+            "foo... foo ba...",
+        ),
+        (
+            "{{ 'foo bar baz qux' | truncate(11) }} {{ 'foo bar baz qux' | truncate(9, end='..', \
+             leeway=0) }}",
+            "foo bar baz qux foo..",
+        ),
+        (
+            "{{ 1 | filesizeformat }} {{ 1000 | filesizeformat }} {{ 1048576 | filesizeformat(true) \
+             }}",
+            "1 Byte 1.0 kB 1.0 MiB",
+        ),
+        ("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}", "aba"),
+        ("{% set j = joiner('|') %}{% for x in [1, 2, 3] %}{{ j() }}{{ x }}{% endfor %}", "1|2|3"),
+        (
+            "{{ cycler is callable }} {{ 'a' is callable }} {{ {} is callable }} {{ none is callable \
+             }}",
+            "True False False False",
+        ),
+        (
+            "[{{ 'ab' | center(5) }}] [{{ 'abc' | center(4) }}] {{ 'a' | center | length }}",
+            "[  ab ] [abc ] 80",
+        ),
+        ("{{ '%s-%d' | format('a', 3) }}", "a-3"),
+    ] {
+        check(source, expected);
+    }
+}
+
 fn read(source: &str) -> ChatTemplate {
     ChatTemplate::new(&default(source), &TokenizerConfig::default()).unwrap()
 }
