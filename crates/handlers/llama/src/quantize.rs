@@ -18,7 +18,7 @@ pub use self::mix::Mix;
 
 use self::head::{ALIGNMENT, Entry, head};
 use self::search::Search;
-use crate::config::{Config, Rope, RopeScaling, gguf_name, tensors, usual_attention_factor};
+use crate::config::{Config, Rope, RopeScaling, gguf_name, tensors};
 use crate::error::LoadError;
 use crate::formats::format_of;
 use crate::weights::{self, Cut, Stored, Weights};
@@ -71,8 +71,8 @@ pub enum QuantizeError {
 ///
 /// Blocks of Q4_K and Q5_K come from this crate's own search, the others are rounded as by
 /// llama.cpp. The vocabulary stays in `tokenizer.json`; that of a GGUF file without one is copied. What
-/// GGUF cannot express (windows of some layers, an attention factor of yarn's, several tokens that end
-/// a reply) stays in `config.json` and `generation_config.json`.
+/// GGUF cannot express (windows of some layers, yarn without `truncate`, several tokens that end a reply)
+/// stays in `config.json` and `generation_config.json`.
 ///
 /// `told` is called with the progress in bytes. All cores are used. Memory holds one tensor in its
 /// stored form and a few megabytes at a time.
@@ -113,12 +113,10 @@ fn write(
     mut told: impl FnMut(Writing),
 ) -> Result<u64, QuantizeError> {
     let config = Config::read(model)?;
-    if let RopeScaling::Yarn { factor, attention_factor, truncate, .. } = config.rope.scaling
-        && (!truncate || attention_factor != usual_attention_factor(factor))
-    {
+    if matches!(config.rope.scaling, RopeScaling::Yarn { truncate: false, .. }) {
         tracing::warn!(
-            "GGUF cannot express truncate and attention_factor of this model's yarn scaling: keep \
-             config.json beside the file"
+            "GGUF cannot express `truncate: false` of this model's yarn scaling: keep config.json \
+             beside the file"
         );
     }
     let weights = Weights::read(model)?;

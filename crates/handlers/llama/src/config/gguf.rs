@@ -7,12 +7,15 @@ use std::collections::HashSet;
 use nsbridge_checkpoint::{Checkpoint, GgufValue, Order};
 use serde_json::{Map, Value, json};
 
-use super::{Config, RopeScaling, gguf_name, tensors};
+use super::{Config, RopeScaling, gguf_name, tensors, usual_attention_factor};
 use crate::error::LoadError;
 use crate::metadata::{Facts, stop_ids};
 
 /// Tensor with the divisors of the rotary frequencies.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// Key of the factor by which the usual one of yarn's scaling is multiplied. Only with yarn it is read.
+const ATTENTION_FACTOR: &str = "rope.scaling.attn_factor";
 
 /// Keys of an architecture that change what a model computes, with the values that change nothing. This
 /// engine computes no other.
@@ -31,7 +34,7 @@ const NEUTRAL: [(&str, &[f64]); 18] = [
     ("final_logit_softcapping", &[0.0]),
     ("logit_scale", &[0.0, 1.0]),
     ("residual_scale", &[0.0, 1.0]),
-    ("rope.scaling.attn_factor", &[1.0]),
+    (ATTENTION_FACTOR, &[1.0]),
     ("rope.scaling.yarn_attn_factor", &[1.0]),
     ("rope.scaling.yarn_ext_factor", &[1.0]),
     ("rope.scaling.yarn_log_multiplier", &[0.0]),
@@ -146,8 +149,10 @@ pub(super) fn check(checkpoint: &Checkpoint, config: &Config) -> Result<(), Load
             ));
         }
     }
+    let is_yarn = matches!(config.rope.scaling, RopeScaling::Yarn { .. });
     for (key, neutral) in NEUTRAL {
-        let Some((field, found)) = value(key) else { continue };
+        let is_read = is_yarn && key == ATTENTION_FACTOR;
+        let Some((field, found)) = value(key).filter(|_| !is_read) else { continue };
         let number = found.as_bool().map(|flag| f64::from(u8::from(flag)));
         let number = number.or_else(|| found.as_f64());
         if number.is_some_and(|number| !neutral.contains(&number)) {
@@ -189,6 +194,11 @@ fn scaling(value: &impl Fn(&str) -> Option<Value>) -> Option<Value> {
         if let Some(value) = value(key) {
             scaling[field] = value;
         }
+    }
+    let attention = value(ATTENTION_FACTOR).filter(|_| kind == "yarn");
+    let numbers = attention.and_then(|value| value.as_f64()).zip(factor.and_then(|it| it.as_f64()));
+    if let Some((attention, factor)) = numbers {
+        scaling["attention_factor"] = json!(attention * usual_attention_factor(factor));
     }
     Some(scaling)
 }

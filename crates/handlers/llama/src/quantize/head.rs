@@ -6,7 +6,7 @@ mod carried;
 
 use nsbridge_checkpoint::{Dtype, GgufValue};
 
-use crate::config::{Config, RopeScaling};
+use crate::config::{Config, RopeScaling, usual_attention_factor};
 
 /// Alignment of each tensor in bytes, from the end of the header.
 pub(super) const ALIGNMENT: u64 = 32;
@@ -101,7 +101,19 @@ fn values(config: &Config, kind: u32, vocabulary: &[(&str, &GgufValue)]) -> Valu
     values.float(&of("rope.freq_base"), config.rope.theta as f32);
     let scaling = match config.rope.scaling {
         RopeScaling::Linear { factor } => Some(("linear", factor, None)),
-        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, .. } => {
+        RopeScaling::Yarn {
+            factor,
+            original_context,
+            beta_fast,
+            beta_slow,
+            attention_factor,
+            truncate: _,
+        } => {
+            // GGUF has the factor of the usual one.
+            let attention = attention_factor / usual_attention_factor(factor);
+            if attention != 1.0 {
+                values.float(&of("rope.scaling.attn_factor"), attention as f32);
+            }
             values.float(&of("rope.scaling.yarn_beta_fast"), beta_fast as f32);
             values.float(&of("rope.scaling.yarn_beta_slow"), beta_slow as f32);
             Some(("yarn", factor, Some(original_context)))

@@ -244,6 +244,56 @@ fn biases_that_no_family_has_alone_are_refused_by_name() {
 }
 
 #[test]
+fn what_changes_the_numbers_is_applied_or_refused_by_name() {
+    for (key, value, supported) in [
+        ("expert_count", Value::U32(8), "only 0 is"),
+        ("attention.causal", Value::Bool(false), "only true is"),
+        ("attention.temperature_scale", Value::F32(0.1), "only 0 is"),
+        ("attn_logit_softcapping", Value::F32(50.0), "only 0 is"),
+        ("final_logit_softcapping", Value::F32(30.0), "only 0 is"),
+        ("logit_scale", Value::F32(0.5), "only 0 or 1 is"),
+        ("rope.scaling.attn_factor", Value::F32(1.5), "only 1 is"),
+        ("rope.scaling.yarn_attn_factor", Value::F32(1.5), "only 1 is"),
+        ("rope.scaling.yarn_ext_factor", Value::F32(0.5), "only 1 is"),
+        ("rope.scaling.yarn_log_multiplier", Value::F32(0.1), "only 0 is"),
+    ] {
+        let key = format!("llama.{key}");
+        let why = told(&[(key.as_str(), value)]).unwrap_err().to_string();
+        assert!(why.contains(&key) && why.contains(supported), "{why}");
+    }
+    let neutral = [
+        ("llama.expert_count", Value::U32(0)),
+        ("llama.attention.causal", Value::Bool(true)),
+        ("llama.logit_scale", Value::F32(1.0)),
+        ("llama.rope.scaling.attn_factor", Value::F32(1.0)),
+    ];
+    assert!(told(&neutral).is_ok());
+    for tensor in ["blk.0.attn_norm.bias", "blk.0.attn_q_norm.weight", "blk.0.ffn_gate.bias"] {
+        let why = told_with(&[], &[tensor]).unwrap_err().to_string();
+        assert!(why.contains(tensor) && why.contains("architecture llama alone"), "{why}");
+    }
+}
+
+#[test]
+fn yarns_scaling_is_the_same_in_a_file() {
+    let mut config = config("Qwen3");
+    config["rope_parameters"] = json!({
+        "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 2.0,
+        "original_max_position_embeddings": 48, "attention_factor": 1.5
+    });
+    let dir = drawn(&config);
+    let gguf = written(dir.path(), Mix::F32);
+    let read = |dir: &Path| Config::read(&nsbridge_handler::Model::in_dir(dir)).unwrap().rope;
+    let (found, right) = (read(gguf.path()), read(dir.path()));
+    assert_eq!(found.frequencies(32), right.frequencies(32));
+    assert_eq!(right.attention_scaling(), 1.5);
+    assert!((found.attention_scaling() - 1.5).abs() < 1e-6, "{found:?}");
+    let (found, right) = (run(gguf.path(), 1), run(dir.path(), 1));
+    let distance = distance(right.iter().flatten(), found.iter().flatten());
+    assert!(distance < 1e-4, "{distance}");
+}
+
+#[test]
 fn floats_from_a_gguf_file_give_the_bits_of_the_same_floats_from_safetensors() {
     for (family, kind) in [
         ("Llama", GgmlDType::F32),
