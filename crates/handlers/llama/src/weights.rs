@@ -2,6 +2,7 @@
 
 mod floats8;
 mod gguf;
+mod output;
 mod stored;
 
 use std::ops::Range;
@@ -19,6 +20,7 @@ pub(crate) use self::floats8::Floats8;
 #[cfg(feature = "candle")]
 pub(crate) use self::gguf::ggml;
 pub(crate) use self::gguf::{interleaved, parted};
+pub(crate) use self::output::has_other_output;
 pub(crate) use self::stored::Stored;
 
 /// Part of a tensor that belongs to one rank.
@@ -38,7 +40,7 @@ pub struct Weights {
 }
 
 /// Name of the output matrix.
-pub(crate) const LM_HEAD: &str = "lm_head.weight";
+const LM_HEAD: &str = "lm_head.weight";
 
 impl Weights {
     /// Finds the model's tensors and starts to load them.

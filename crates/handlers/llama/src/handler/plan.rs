@@ -25,7 +25,7 @@ use crate::request::RequestParameters;
 use crate::schedule::Limits;
 use crate::timeout::seconds;
 use crate::tokenizer::ChatTokenizer;
-use crate::weights::{LM_HEAD, Weights};
+use crate::weights::{Weights, has_other_output};
 
 /// Model that can be loaded: its options are checked, and it has its place in memory.
 pub(super) struct LoadPlan<'a> {
@@ -79,10 +79,10 @@ impl<'a> LoadPlan<'a> {
         let ranks = options.tensor_parallel_degree.unwrap_or(1);
         let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
         let checkpoint = Weights::find(files)?;
-        if config.tied && !embeds && checkpoint.find(LM_HEAD).is_some() {
+        if config.tied && !embeds && has_other_output(&checkpoint)? {
             tracing::warn!(
-                "in {}, {LM_HEAD} is not used, since config.json says tie_word_embeddings: set it to \
-                 false if the output matrix differs from the embedding",
+                "in {}, the output matrix differs from the embedding and is not used, since \
+                 config.json says tie_word_embeddings: set it to false if the model was trained so",
                 files.place()
             );
         }
