@@ -160,8 +160,15 @@ impl Config {
     fn new(file: &File, advice: Advice) -> Result<Self, LoadError> {
         let family = file.family()?;
         file.refuse_what_is_not_done(family)?;
-        let eos = advice.eos_token_ids.clone();
-        let eos = eos.or_else(|| file.eos_token_id.clone().map(Vec::from));
+        let mut eos = advice.eos_token_ids.clone().unwrap_or_default();
+        // An empty list says that no token ends a reply.
+        if advice.eos_token_ids.is_none() || !eos.is_empty() {
+            for id in file.eos_token_id.clone().map_or_else(Vec::new, Vec::from) {
+                if !eos.contains(&id) {
+                    eos.push(id);
+                }
+            }
+        }
         let config = Self {
             hidden_size: file.hidden_size,
             intermediate_size: file.intermediate_size,
@@ -174,7 +181,7 @@ impl Config {
             rms_norm_eps: file.rms_norm_eps,
             rope: file.rope()?,
             tied: file.tie_word_embeddings,
-            eos: eos.unwrap_or_default(),
+            eos,
             advice,
             qkv_bias: family.always_has_qkv_bias() || file.attention_bias(family),
             output_bias: file.attention_bias(family),

@@ -16,7 +16,7 @@ pub(crate) use self::tokens::{Kind, TYPES, Token, tokens};
 
 /// Version of the reading; increased when the metadata of a file could mean another vocabulary or other
 /// tokens that end a reply.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Id that means "none" where converters write -1 as an unsigned number.
 const NONE: u64 = u32::MAX as u64;

@@ -64,11 +64,14 @@ fn what_is_absent_follows_from_the_rest() {
 }
 
 #[test]
-fn the_generation_config_decides_which_tokens_end_a_reply() {
-    assert_eq!(read(&json!({}), &json!({})).unwrap().eos, [2]);
-    let advice = json!({ "eos_token_id": [7, 9], "temperature": 0.6 });
-    let config = read(&json!({}), &advice).unwrap();
-    assert_eq!((config.eos, config.advice.temperature), (vec![7, 9], Some(0.6)));
+fn tokens_of_either_file_end_a_reply_unless_the_generation_config_says_that_none_does() {
+    let eos = |advice: Value| read(&json!({}), &advice).unwrap().eos;
+    assert_eq!(eos(json!({})), [2]);
+    assert_eq!(eos(json!({ "eos_token_id": [7, 9] })), [7, 9, 2]);
+    assert_eq!(eos(json!({ "eos_token_id": [2, 7] })), [2, 7]);
+    assert_eq!(eos(json!({ "eos_token_id": [] })), [0; 0]);
+    let advice = json!({ "eos_token_id": 7, "temperature": 0.6 });
+    assert_eq!(read(&json!({}), &advice).unwrap().advice.temperature, Some(0.6));
 }
 
 fn family(name: &str, changes: &Value) -> Result<Config, LoadError> {

@@ -127,6 +127,26 @@ fn the_end_token_is_the_last_piece_and_has_no_text() {
 }
 
 #[test]
+fn a_token_that_any_file_names_as_an_end_ends_a_reply() {
+    let tiny = Tiny::new().with("generation_config.json", &json!({ "eos_token_id": [65] }));
+    let path = tiny.path().join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["eos_token_id"] = json!(66);
+    // The tokenizer's own is `EOS`.
+    let llama = tiny.with("config.json", &config).load(Options::default()).unwrap();
+    for (token, reason) in [
+        (65, FinishReason::Stop),
+        (66, FinishReason::Stop),
+        (EOS, FinishReason::Stop),
+        (67, FinishReason::Length),
+    ] {
+        let mut input = json!({ "prompt": "x", "max_tokens": 3, "temperature": 0.0 });
+        input["logit_bias"][token.to_string()] = json!(100.0);
+        assert_eq!(reply(&llama, &input).1.reason, reason, "{token}");
+    }
+}
+
+#[test]
 fn a_reply_is_as_long_as_asked_or_as_there_is_room() {
     let tiny = Tiny::endless();
     let llama = tiny.load(Options::default()).unwrap();
