@@ -209,7 +209,8 @@ fn other_weights(path: &str) -> Option<&'static str> {
 
 fn twice(model: &Model, tensor: &TensorInfo, other: &TensorInfo) -> Error {
     let path = |tensor: &TensorInfo| &model.source().files()[tensor.file].path;
-    let (a, b, name, place) = (path(other), path(tensor), quote(&tensor.name), model.place());
+    let (a, b, name) = (path(other), path(tensor), quote(&tensor.name));
+    let place = model.folder_place();
     Error::fatal(match a == b {
         true => format!("{a} in {place} has two tensors {name}"),
         false => format!("{a} and {b} in {place} both have a tensor {name}"),

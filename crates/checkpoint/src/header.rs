@@ -13,7 +13,7 @@ pub(crate) const FIRST_LOOK: u64 = 256 << 10;
 /// Returns the error for an invalid header.
 pub(crate) fn broken(model: &Model, file: usize, what: impl Display) -> Error {
     let path = &model.source().files()[file].path;
-    Error::fatal(format!("{path} in {} cannot be used: {}", model.place(), quote(what)))
+    Error::fatal(format!("{path} in {} cannot be used: {}", model.folder_place(), quote(what)))
 }
 
 /// Returns what a file is instead of a checkpoint, and what to do, if its first bytes tell.

@@ -54,7 +54,7 @@ pub(crate) fn read(model: &Model, parts: &[usize]) -> Result<(Vec<TensorInfo>, M
         let named = [Some(number as u64), Some(parts.len() as u64)];
         // A model in a single part need not say so.
         if told != named && (parts.len() > 1 || told != [None, None]) {
-            let (path, place) = (quote(&model.source().files()[file].path), model.place());
+            let (path, place) = (quote(&model.source().files()[file].path), model.folder_place());
             return Err(Error::fatal(format!(
                 "{path} in {place} is not the part that its name says: its split.no and \
                  split.count must be {number} and {}",
@@ -86,7 +86,7 @@ pub(crate) fn read(model: &Model, parts: &[usize]) -> Result<(Vec<TensorInfo>, M
 pub(crate) fn refuse_lone(model: &Model, file: usize, metadata: &Metadata) -> Result<()> {
     match unsigned(metadata, "split.count") {
         Some(count) if count > 1 => {
-            let (path, place) = (quote(&model.source().files()[file].path), model.place());
+            let (path, place) = (quote(&model.source().files()[file].path), model.folder_place());
             Err(Error::fatal(format!(
                 "{path} in {place} is a part of one model in {count} .gguf files: give all \
                  {count} the names that they were made with, NAME-00001-of-{count:05}.gguf to \

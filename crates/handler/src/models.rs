@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::source::{Folder, Source, gguf_in_folder};
+use crate::source::{Folder, Source, gguf_in_folder, is_gguf};
 
 /// Maximum size in bytes of a file that is read in one piece: configuration, tokenizer, template.
 const MOST_IN_ONE_PIECE: u64 = 256 << 20;
@@ -95,6 +95,19 @@ impl Model {
         self.0.place()
     }
 
+    /// Returns the location of the folder with the model's files, for messages that name one of them. The
+    /// [place](Self::place) of a model of one file is that file.
+    #[doc(hidden)]
+    pub fn folder_place(&self) -> String {
+        let place = self.place();
+        match place.rsplit_once('/') {
+            Some((folder, name)) if is_gguf(name) && self.index(name).is_some() => {
+                folder.to_owned()
+            }
+            _ => place,
+        }
+    }
+
     /// Returns the revision of the model, if its source keeps revisions.
     pub fn revision(&self) -> Option<&str> {
         self.0.revision()
@@ -124,7 +137,7 @@ impl Model {
         let Some(file) = self.index(path) else { return Ok(None) };
         let size = self.0.files()[file].size;
         if size > MOST_IN_ONE_PIECE {
-            let place = self.place();
+            let place = self.folder_place();
             return Err(Error::fatal(format!(
                 "{path} in {place} has {size} bytes, which is too large to be read in one piece"
             )));

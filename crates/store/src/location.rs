@@ -1,6 +1,8 @@
 //! Location of a model: `s3://bucket/models/tale-7m@current`, a folder, or one GGUF file in either.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -60,7 +62,12 @@ impl Location {
         }
         let place = path.display();
         Err(if path.exists() {
-            format!("{place} is a file, but a model is a folder or a .gguf file")
+            let hint = if is_gguf_inside(path) {
+                ": it is a GGUF file, so give it such a name, as by `ln -s FILE model.gguf`"
+            } else {
+                ""
+            };
+            format!("{place} is a file, but a model is a folder or a .gguf file{hint}")
         } else {
             format!("there is no model in {place}: name a folder or a .gguf file")
         })
@@ -79,6 +86,13 @@ impl Location {
             }
         }
     }
+}
+
+/// Returns true if a file begins as GGUF files do. Some tools store them by their digests.
+fn is_gguf_inside(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic == *b"GGUF"
 }
 
 impl FromStr for Location {
@@ -157,6 +171,9 @@ mod tests {
             why.ends_with("model.bin is a file, but a model is a folder or a .gguf file"),
             "{why}"
         );
+        std::fs::write(folder.path().join("sha256-0a"), "GGUF and more").unwrap();
+        let why = at("sha256-0a").check_exists().unwrap_err();
+        assert!(why.ends_with("as by `ln -s FILE model.gguf`"), "{why}");
         for name in ["absent", "absent.gguf"] {
             let why = at(name).check_exists().unwrap_err();
             assert!(why.contains("there is no model in") && why.contains(name), "{why}");

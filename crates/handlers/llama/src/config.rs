@@ -109,8 +109,14 @@ impl Config {
                     model.place()
                 )))
             }
-            // This call returns the error that the file is missing.
-            None => Self::new(&read_json(model, FILE)?, advice),
+            None => {
+                if model.files().next().is_some() {
+                    // What is there instead of weights says more than a missing file.
+                    Checkpoint::open(model).map_err(LoadError::read)?;
+                }
+                // This call returns the error that the file is missing.
+                Self::new(&read_json(model, FILE)?, advice)
+            }
         }
     }
 
@@ -260,7 +266,7 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
 
 /// Returns a file's path for messages.
 pub(crate) fn within(model: &Model, path: &str) -> PathBuf {
-    Path::new(&model.place()).join(path)
+    Path::new(&model.folder_place()).join(path)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use nsbridge_checkpoint::{Checkpoint, GgufValue, Metadata};
 
+use crate::config::within;
 use crate::error::LoadError;
 
 pub(crate) use self::stops::{special, stop_ids};
@@ -38,7 +39,7 @@ impl<'a> Facts<'a> {
         let model = checkpoint.model();
         let gguf = |path: &&str| path.ends_with(".gguf");
         let file = checkpoint.files().next().or_else(|| model.files().find(gguf))?.to_owned();
-        let path = PathBuf::from(model.place()).join(&file);
+        let path = within(model, &file);
         (!metadata.is_empty()).then_some(Self { metadata, file, path })
     }
 

@@ -14,6 +14,9 @@ use crate::metadata::{Facts, stop_ids};
 /// Tensor with the divisors of the rotary frequencies.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
+/// Scalings of the rotary embedding that a file may name.
+const SCALINGS: [&str; 3] = ["none", "linear", "yarn"];
+
 /// Key of the factor by which the usual one of yarn's scaling is multiplied. Only with yarn it is read.
 const ATTENTION_FACTOR: &str = "rope.scaling.attn_factor";
 
@@ -68,6 +71,12 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
             return Err(LoadError::unsupported(field, other, "one of llama, qwen2 and qwen3"));
         }
     };
+    let is_done = |kind: &Value| kind.as_str().is_some_and(|kind| SCALINGS.contains(&kind));
+    if let Some(kind) = value("rope.scaling.type").filter(|kind| !is_done(kind)) {
+        let field = format!("{architecture}.rope.scaling.type in the GGUF file");
+        let found = kind.as_str().map_or_else(|| kind.to_string(), str::to_owned);
+        return Err(LoadError::unsupported(field, found, "one of none, linear and yarn"));
+    }
     let has = |name: &str| checkpoint.find(name).is_some();
     let mut config = Map::new();
     config.insert("architectures".to_owned(), json!([class]));

@@ -253,6 +253,7 @@ fn what_changes_the_numbers_is_applied_or_refused_by_name() {
         ("final_logit_softcapping", Value::F32(30.0), "only 0 is"),
         ("logit_scale", Value::F32(0.5), "only 0 or 1 is"),
         ("rope.scaling.attn_factor", Value::F32(1.5), "only 1 is"),
+        ("rope.scaling.type", Value::String("longrope".to_owned()), "only one of none, linear"),
         ("rope.scaling.yarn_attn_factor", Value::F32(1.5), "only 1 is"),
         ("rope.scaling.yarn_ext_factor", Value::F32(0.5), "only 1 is"),
         ("rope.scaling.yarn_log_multiplier", Value::F32(0.1), "only 0 is"),

@@ -11,6 +11,7 @@ mod bundled;
 mod devices;
 mod embeddings;
 mod families;
+mod files;
 mod floats8;
 mod formats;
 mod gguf;
