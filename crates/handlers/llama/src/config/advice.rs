@@ -109,9 +109,13 @@ fn eos_token_ids(value: Option<&Value>, file: &str) -> Option<Vec<u32>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
+    use candle_core::quantized::gguf_file;
+    use nsbridge_handler::Model;
     use serde_json::{Value, json};
 
-    use super::Advice;
+    use super::{Advice, Checkpoint};
 
     fn read(fields: Value) -> Advice {
         serde_json::from_value(fields).unwrap()
@@ -132,5 +136,33 @@ mod tests {
         assert_eq!(read(json!({ "eos_token_id": [] })).eos_token_ids, Some(vec![]));
         assert_eq!(read(json!({ "eos_token_id": [null] })).eos_token_ids, None);
         assert_eq!(read(json!({ "temperature": 0 })).temperature, Some(0.0));
+    }
+
+    #[test]
+    fn a_gguf_file_advises_where_the_generation_config_says_nothing() {
+        let metadata = [
+            ("general.sampling.temp", gguf_file::Value::F32(0.6)),
+            ("general.sampling.top_k", gguf_file::Value::I32(20)),
+            ("general.sampling.top_p", gguf_file::Value::F32(1.5)),
+            ("general.sampling.min_p", gguf_file::Value::F32(0.05)),
+            ("general.sampling.penalty_repeat", gguf_file::Value::F32(1.1)),
+        ];
+        let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = File::create(dir.path().join("model.gguf")).unwrap();
+        gguf_file::write(&mut file, &metadata, &[]).unwrap();
+        let checkpoint = Checkpoint::open(&Model::in_dir(dir.path())).unwrap();
+        let advice = |fields: Value| read(fields).or_gguf(&checkpoint);
+        let expected = Advice {
+            temperature: Some(0.6),
+            top_k: Some(20),
+            min_p: Some(0.05),
+            repetition_penalty: Some(1.1),
+            ..Advice::default()
+        };
+        assert_eq!(advice(json!({})), expected, "top_p cannot be used");
+        assert!(advice(json!({})).recommends_sampling());
+        let own = advice(json!({ "temperature": 0.9, "top_p": 0.8 }));
+        assert_eq!(own, Advice { temperature: Some(0.9), top_p: Some(0.8), ..expected });
     }
 }

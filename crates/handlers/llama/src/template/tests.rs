@@ -1,9 +1,14 @@
 //! Tests that templates render as in transformers.
 
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use nsbridge_handler::{ChatMessage, Error, TextInput, ToolCall};
 use serde_json::json;
+use tracing::field::Field;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::{
     CallFormat, CallShape, Chat, ChatTemplate, DEFAULT, ReasoningFormat, TOOL_USE, Templates,
@@ -338,4 +343,50 @@ fn the_last_message_goes_on_where_its_text_ends() {
     let mut both = chat("Once");
     both["add_generation_prompt"] = true.into();
     assert!(rendered(source, &both).unwrap_err().contains("to be false"));
+}
+
+/// Texts of the warnings that a piece of code logs.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<String>>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut log = self.0.lock().unwrap();
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            writeln!(log, "{field}={value:?}").unwrap();
+        });
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_template_that_refuses_a_plain_conversation_is_a_warning() {
+    let logged = |source: &str| {
+        let log = Warnings::default();
+        tracing::subscriber::with_default(log.clone(), || read(source).check().unwrap());
+        let log = log.0.lock().unwrap();
+        log.clone()
+    };
+    let log = logged("{{ raise_exception('no chats here') }}");
+    assert!(log.contains("refuses a plain conversation"), "{log}");
+    assert!(log.contains("no chats here"), "{log}");
+    assert_eq!(logged("{{ messages[0].content }}"), "");
+    // One that wants a system prompt refuses some of the conversations alone.
+    let wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no') }}{% endif %}";
+    assert_eq!(logged(wants), "");
 }

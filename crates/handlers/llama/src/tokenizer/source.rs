@@ -73,3 +73,54 @@ impl Source {
         Ok(Self { json: tokenizer, config, file, config_file })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::UNIX_EPOCH;
+
+    use nsbridge_handler::{ChatMessage, Model, TextInput};
+    use serde_json::{Value, json};
+
+    use crate::tokenizer::template;
+
+    /// Renders "Hi" by the template of a folder, with these tools.
+    fn rendered(dir: &Path, tools: &[Value]) -> String {
+        let template = template(&Model::in_dir(dir)).unwrap().unwrap();
+        let messages = vec![ChatMessage::new("user", "Hi")];
+        let input = TextInput { messages, tools: tools.to_vec(), ..TextInput::default() };
+        template.render(&template.chat(&input).unwrap(), UNIX_EPOCH, 1000).unwrap()
+    }
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("additional_chat_templates")).unwrap();
+        for (name, content) in [("tokenizer.json", "{}")].iter().chain(files) {
+            std::fs::write(dir.path().join(name), content).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn tools_have_the_template_in_the_file_of_that_name() {
+        let dir = folder(&[
+            ("chat_template.jinja", "D{{ messages[0].content }}"),
+            (
+                "additional_chat_templates/tool_use.jinja",
+                "T{{ tools | length }}{{ messages[0].content }}",
+            ),
+        ]);
+        assert_eq!(rendered(dir.path(), &[]), "DHi");
+        let tool = json!({ "type": "function", "function": { "name": "f" } });
+        assert_eq!(rendered(dir.path(), &[tool]), "T1Hi");
+    }
+
+    #[test]
+    fn special_tokens_come_from_their_map_where_the_configuration_names_none() {
+        let template = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ pad_token }}";
+        let config = json!({ "chat_template": template, "eos_token": "<end>" }).to_string();
+        let map = json!({ "bos_token": { "content": "<s>" }, "eos_token": "</s>" }).to_string();
+        let dir = folder(&[("tokenizer_config.json", &config), ("special_tokens_map.json", &map)]);
+        assert_eq!(rendered(dir.path(), &[]), "<s>Hi<end>");
+    }
+}

@@ -189,6 +189,19 @@ fn the_chat_template_of_the_file_is_rendered_and_its_special_tokens_are_tokens()
 }
 
 #[test]
+fn tools_have_the_template_of_the_file_that_is_for_them() {
+    let metadata = small().text("tokenizer.chat_template", "a");
+    let tokens = open(&metadata.text("tokenizer.chat_template.tool_use", "b")).unwrap();
+    let chat = |tools: Vec<serde_json::Value>| {
+        let messages = vec![ChatMessage::new("user", "x")];
+        tokens.of(&TextInput { messages, tools, ..TextInput::default() }, CONTEXT).unwrap()
+    };
+    assert_eq!(chat(Vec::new()), [1]);
+    let tool = serde_json::json!({ "type": "function", "function": { "name": "f" } });
+    assert_eq!(chat(vec![tool]), [2]);
+}
+
+#[test]
 fn files_beside_a_gguf_file_win() {
     let (dir, model) = small().text("tokenizer.chat_template", "b").model();
     let write = |name: &str, json: &str| std::fs::write(dir.path().join(name), json).unwrap();
