@@ -169,7 +169,8 @@ impl Config {
         let mut eos = advice.eos_token_ids.clone().unwrap_or_default();
         // An empty list says that no token ends a reply.
         if advice.eos_token_ids.is_none() || !eos.is_empty() {
-            for id in file.eos_token_id.clone().map_or_else(Vec::new, Vec::from) {
+            let others: Vec<u32> = file.eos_token_id.clone().map(Vec::from).unwrap_or_default();
+            for id in others {
                 if !eos.contains(&id) {
                     eos.push(id);
                 }
