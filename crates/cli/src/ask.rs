@@ -32,8 +32,7 @@ const OF_TEXT: [&str; 9] = [
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: nsbridge ask --model tale-7m --keyring keys.json \"Once a bear\"")]
 pub(crate) struct Arguments {
-    /// Prompt; `-` reads standard input.
-    #[arg(required_unless_present = "input")]
+    /// Prompt; `-` or none reads standard input.
     prompt: Option<String>,
     /// JSON input for a handler that is not a text model. Its pieces are printed as JSON.
     #[arg(long, value_name = "JSON", conflicts_with_all = OF_TEXT, value_parser = place::json)]
@@ -89,7 +88,7 @@ async fn ask(arguments: Arguments) -> Result<ExitCode> {
         let reply = client.submit(ask.input(input)).await?;
         return stream::show_values(reply, arguments.json).await;
     }
-    let prompt = prompt::read(arguments.prompt.unwrap_or_default())?;
+    let prompt = prompt::read(arguments.prompt)?;
     let reply = client.submit(ask.input(arguments.sampling.input(prompt)?)).await?;
     stream::show(reply, arguments.json).await
 }

@@ -61,7 +61,7 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
             return chat::converse(&client, sampling, request, arguments.prompt.clone()).await;
         }
         let prompt = arguments.prompt.clone().unwrap_or_else(|| BEGINNING.to_owned());
-        let prompt = prompt::read(prompt)?;
+        let prompt = prompt::read(Some(prompt))?;
         if !arguments.json && !sampling.chat {
             // The model continues the prompt, so prompt and reply together are the story.
             print(&prompt)?;

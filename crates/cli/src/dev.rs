@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use nsbridge_gateway::{Config, Gateway, Model, Reasoning, StoreConfig, Tools};
+use nsbridge_gateway::{Config, Gateway, InputSchema, Model, Reasoning, StoreConfig, Tools};
 use nsbridge_llama::ChatFormats;
 use nsbridge_store::Location;
 use serde::de::value::Error as ValueError;
@@ -14,7 +14,7 @@ use serde::de::{DeserializeOwned, IntoDeserializer as _};
 
 use crate::failure::status;
 use crate::gateway::run_until_signals;
-use crate::handler::models;
+use crate::handler::{models, plain};
 use crate::local::{Local, Pair};
 use crate::place::{self, loopback, weights};
 use crate::worker::PythonSettings;
@@ -77,19 +77,22 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
     let reasoning =
         reasoning.or_else(|| named(found.reasoning?.name()).ok()).and_then(|named| named.0);
     // The files of a model in Python are read from the store for as long as its worker runs.
+    let mut input_schema = None;
     let (_store, local) = match python {
         Some(file) => {
             let (store, models) = models(weights).await?;
-            let mut options = nsbridge_python::Options::new(file);
-            settings.apply(&mut options)?;
+            let mut options = settings.of_model(&file)?;
             // Prompts of this machine's user alone are served here.
             (options.reload, options.show_output) = (reload, true);
-            (Some(store), Local::start_python(options, models).await?)
+            let local = Local::start_python(options.clone(), models).await?;
+            let schema = nsbridge_python::schema(options).await.map_err(|error| plain(&error))?;
+            input_schema = schema.map(InputSchema::Schema);
+            (Some(store), local)
         }
         None => (None, Local::start(&pair).await?),
     };
     let queue = Some(local.model.clone());
-    let served = Model { queue, tools, reasoning, ..Model::default() };
+    let served = Model { queue, tools, reasoning, input_schema, ..Model::default() };
     let models = [(local.name.clone(), served)].into();
     let mut config = Config::local(listen, local.tenant.clone(), models);
     config.server.default_model = Some(local.name.clone());
@@ -99,6 +102,9 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
     let page = format!("http://{}", gateway.address());
     let (path, body) = if is_python {
         (format!("/v1/models/{}/run", local.name), "{\"input\": \"hello\"}")
+    } else if !pair.is_bundled() {
+        let body = "{\"messages\": [{\"role\": \"user\", \"content\": \"Say hi\"}]}";
+        ("/v1/chat/completions".to_owned(), body)
     } else {
         ("/v1/completions".to_owned(), "{\"prompt\": \"Once a bear\", \"max_tokens\": 40}")
     };

@@ -101,7 +101,9 @@ fn keys(config: &Config) -> Finding {
 async fn broker(config: &Config) -> Finding {
     let url = config.broker.read_url()?;
     let broker = AmqpBroker::new(&url)?;
-    let connection = broker.connect("nsbridge doctor").await?;
+    let connection = broker.connect("nsbridge doctor").await.context(
+        "start the broker, or mend `[broker]` url, user and permissions (docs/broker.md)",
+    )?;
     let found = tokio::select! {
         found = use_broker(config, &broker, &*connection) => found?,
         () = blocked(&*connection) => bail!(

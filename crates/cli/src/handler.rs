@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::failure::note;
 use crate::place::{json, wait_for, weights};
 use crate::terminal::print_line;
+use crate::worker::PythonSettings;
 
 /// Checks a handler in Python, or prints the schema of its inputs.
 #[derive(Debug, clap::Args)]
@@ -48,7 +49,7 @@ struct Schema {
 /// The handler is called about twenty times: twice with the same input, several times at once, with a
 /// slow client, with a stop, and resumed in the middle. The pieces of the first reply are printed as
 /// JSON. What the model prints, and the tracebacks of its exceptions, go to stderr if the check
-/// fails.
+/// fails. The variables `NSBRIDGE_HANDLER__…` count as they do for a worker.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: nsbridge handler check model.py --input '\"good morning\"'")]
 struct Check {
@@ -57,18 +58,18 @@ struct Check {
     /// Input whose reply has about ten pieces.
     #[arg(long, value_name = "JSON", value_parser = json)]
     input: Value,
-    /// Python interpreter.
-    #[arg(long, value_name = "PATH", default_value = "python3")]
-    python: PathBuf,
-    /// Number of calls that run at the same time in a process.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    slots: usize,
+    /// Python interpreter [default: python3]
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// Number of calls that run at the same time in a process [default: 1]
+    #[arg(long, value_name = "N")]
+    slots: Option<u16>,
     /// Maximum number of inputs in a batch, for a model with `run` [default: 8]
     #[arg(long, value_name = "N")]
-    batch_size: Option<usize>,
+    batch_size: Option<u16>,
     /// Options of the model: the second argument of `load`, a JSON object.
-    #[arg(long, value_name = "JSON", default_value = "{}", value_parser = json)]
-    options: Value,
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    options: Option<Value>,
     /// Files of a model, by the name under which `load` finds them; repeatable. A folder or
     /// s3://bucket/prefix.
     #[arg(long, value_name = "NAME=PLACE", value_parser = weights)]
@@ -91,7 +92,7 @@ fn print_schema(arguments: Schema) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn plain(error: &nsbridge_handler::Error) -> anyhow::Error {
+pub(crate) fn plain(error: &nsbridge_handler::Error) -> anyhow::Error {
     anyhow!("{error}")
 }
 
@@ -101,9 +102,8 @@ fn check_model(check: Check) -> Result<ExitCode> {
     let Check { file, input, python, slots, batch_size, options, weights } = check;
     // The models read from the store for as long as the handler does.
     let (store, models) = wait_for(models(weights))?;
-    let mut settings = Options::new(&file);
-    (settings.python, settings.slots, settings.batch_size) = (python, slots, batch_size);
-    settings.options = serde_json::from_value(options).context("--options")?;
+    let mut settings = PythonSettings { slots, batch_size, options }.of_model(&file)?;
+    settings.python = python.unwrap_or(settings.python);
     settings.output = Some(output.path().to_owned());
     let checked = answer_and_check(settings, models, &input);
     drop(store);

@@ -47,6 +47,11 @@ impl Pair {
         self.model.clone().unwrap_or_else(|| bundled("tale-7m"))
     }
 
+    /// Returns true if no model is named.
+    pub(crate) fn is_bundled(&self) -> bool {
+        self.model.is_none()
+    }
+
     /// Returns the formats that the target's chat template shows. A file that cannot be read fails with its
     /// own sentence when it is loaded.
     pub(crate) fn formats(&self) -> ChatFormats {

@@ -1,8 +1,9 @@
 //! Arguments for the prompt and the sampling of a text model.
 
+use std::io::{IsTerminal as _, stdin};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nsbridge_protocol::{ChatMessage, JsonSchema, ResponseFormat, TextInput};
 
 #[derive(Debug, clap::Args)]
@@ -100,12 +101,18 @@ impl Sampling {
     }
 }
 
-/// Returns the prompt, or the text of standard input for `-`.
-pub(crate) fn read(prompt: String) -> Result<String> {
-    if prompt != "-" {
-        return Ok(prompt);
+/// Returns the prompt, or the text of standard input for `-` and if there is no prompt.
+///
+/// # Errors
+///
+/// Returns an error if there is no prompt and standard input is a terminal or empty.
+pub(crate) fn read(prompt: Option<String>) -> Result<String> {
+    match prompt {
+        Some(prompt) if prompt != "-" => return Ok(prompt),
+        None if stdin().is_terminal() => bail!("give a prompt, or text on standard input"),
+        _ => {}
     }
-    let text = std::io::read_to_string(std::io::stdin()).context("reading standard input")?;
+    let text = std::io::read_to_string(stdin()).context("reading standard input")?;
     ensure!(!text.is_empty(), "standard input is empty: give a prompt");
     Ok(text)
 }

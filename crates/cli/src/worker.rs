@@ -7,12 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use nsbridge::worker::Config;
+use nsbridge_base::config::Environment;
 use nsbridge_handler::Batched;
 use nsbridge_judged::{Judged, Rules, Scoring};
 use nsbridge_llama::{Embedder, Llama};
 use nsbridge_protocol::ModelName;
 use nsbridge_python::Python;
 use nsbridge_store::{Location, Wanted};
+use serde::Deserialize;
 use toml::Value;
 
 use crate::place::{json, weights};
@@ -46,24 +48,38 @@ pub(crate) struct Arguments {
 pub(crate) struct PythonSettings {
     /// Number of calls that run at the same time in a process [default: 1]
     #[arg(long, value_name = "N", requires = "python")]
-    slots: Option<u16>,
+    pub(crate) slots: Option<u16>,
     /// Maximum number of inputs in a batch, for a model with `run` [default: 8]
     #[arg(long, value_name = "N", requires = "python")]
-    batch_size: Option<u16>,
+    pub(crate) batch_size: Option<u16>,
     /// Options of the model: the second argument of `load`, a JSON object.
     #[arg(long, value_name = "JSON", requires = "python", value_parser = json)]
-    options: Option<serde_json::Value>,
+    pub(crate) options: Option<serde_json::Value>,
+}
+
+/// Table of the configuration that the variables `NSBRIDGE_HANDLER__…` fill.
+#[derive(Debug, Default, Deserialize)]
+struct HandlerTable {
+    #[serde(default)]
+    handler: toml::Table,
 }
 
 impl PythonSettings {
-    /// Sets the options of a model in Python.
-    pub(crate) fn apply(self, options: &mut nsbridge_python::Options) -> Result<()> {
-        options.slots = self.slots.map_or(options.slots, usize::from);
-        options.batch_size = self.batch_size.map(usize::from);
-        if let Some(own) = self.options {
-            options.options = serde_json::from_value(own).context("--options must be an object")?;
-        }
-        Ok(())
+    /// Returns the options of the model in a file: these flags, the variables `NSBRIDGE_HANDLER__…`, and
+    /// defaults, in this order.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names a variable that fits no option.
+    pub(crate) fn of_model(self, file: &Path) -> Result<nsbridge_python::Options> {
+        let variables = nsbridge_base::config::variables();
+        let of_handler = variables.filter(|(name, _)| name.starts_with("NSBRIDGE_HANDLER__"));
+        let environment = Environment::new(of_handler);
+        let HandlerTable { mut handler } = nsbridge_base::config::parse("", &environment)?;
+        let file = file.to_str().context("the path of the model must be UTF-8")?;
+        handler.insert(ENTRY_POINT.to_owned(), Value::String(file.to_owned()));
+        self.set(&mut handler)?;
+        handler.try_into().context("the variables NSBRIDGE_HANDLER__…")
     }
 
     fn set(self, handler: &mut toml::Table) -> Result<()> {

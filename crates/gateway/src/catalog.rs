@@ -1,11 +1,13 @@
 //! Models that the gateway serves.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use nsbridge_client::{ModelName, TextInput};
 use nsbridge_gateway_access::Caller;
 use nsbridge_reply_text::{ReasoningTags, ToolFormat};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
@@ -34,6 +36,32 @@ pub struct Model {
     pub thresholds: BTreeMap<String, f64>,
     /// Length of the model's context in tokens, which clients are told.
     pub context: Option<u32>,
+    /// JSON schema of the inputs of `/v1/models/{name}/run`, which clients are told.
+    pub input_schema: Option<InputSchema>,
+}
+
+/// JSON schema of the inputs of a model's own kind. `nsbridge handler schema` prints that of a model in
+/// Python.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum InputSchema {
+    /// Path of a JSON file that has the schema.
+    File(PathBuf),
+    /// Schema itself.
+    Schema(Value),
+}
+
+impl InputSchema {
+    /// Reads the file, if it is one.
+    fn read(&mut self, name: &str) -> std::result::Result<(), String> {
+        let Self::File(path) = self else { return Ok(()) };
+        let within = |error: &dyn std::fmt::Display| {
+            format!("[models.{name}] input_schema: {}: {error}", path.display())
+        };
+        let text = std::fs::read(&*path).map_err(|error| within(&error))?;
+        *self = Self::Schema(serde_json::from_slice(&text).map_err(|error| within(&error))?);
+        Ok(())
+    }
 }
 
 /// Format of tool calls.
@@ -156,10 +184,13 @@ impl Models {
     ///
     /// Returns a sentence about a name that is no queue's, or that two models have.
     pub(crate) fn new(
-        listed: BTreeMap<String, Model>,
+        mut listed: BTreeMap<String, Model>,
         default: Option<String>,
     ) -> std::result::Result<Self, String> {
         let mut models = Self { default, ..Self::default() };
+        for (name, model) in &mut listed {
+            model.input_schema.as_mut().map_or(Ok(()), |schema| schema.read(name))?;
+        }
         for (name, model) in &listed {
             if model.queue.is_none() {
                 name.parse::<ModelName>()

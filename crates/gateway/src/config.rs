@@ -10,7 +10,7 @@ use nsbridge_client::Tenant;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use crate::catalog::Model;
+use crate::catalog::{InputSchema, Model};
 
 /// Configuration of the gateway: a TOML file, with each field overridable from the environment.
 ///
@@ -307,6 +307,11 @@ impl Config {
         let (keyring, access) = (&mut self.keys.keyring, &mut self.access.file);
         let paths = [&mut server.certificate, &mut server.key, keyring, access];
         paths.into_iter().flatten().for_each(within);
+        for model in self.models.values_mut() {
+            if let Some(InputSchema::File(path)) = &mut model.input_schema {
+                within(path);
+            }
+        }
         if let Some(store) = &mut self.store {
             [&mut store.path, &mut store.key_file].into_iter().flatten().for_each(within);
             if let Some(shared) = store.shared.as_mut().filter(|shared| !shared.contains("://")) {

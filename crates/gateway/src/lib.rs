@@ -61,7 +61,7 @@ pub use nsbridge_base::config::BrokerConfig;
 pub use nsbridge_base::private_file::PrivateFileError;
 pub use nsbridge_gateway_replies::{SharedError, StoreError};
 
-pub use self::catalog::{Model, Reasoning, Task, Tools};
+pub use self::catalog::{InputSchema, Model, Reasoning, Task, Tools};
 pub use self::config::{
     AccessConfig, BatchConfig, Config, ConfigError, Keys, Server, StoreConfig, Telemetry,
 };

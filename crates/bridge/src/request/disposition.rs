@@ -102,6 +102,7 @@ impl Disposition {
         match self {
             Self::Completed(_) => "ok",
             Self::HandedOff | Self::Unsealed => "moved",
+            Self::RetryLater => "retried",
             _ => self.code().map_or("ok", ErrorCode::as_str),
         }
     }

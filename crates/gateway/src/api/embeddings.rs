@@ -147,3 +147,26 @@ pub(crate) async fn create(
     let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
     Ok(Json(json!({ "object": "list", "data": data, "model": name, "usage": usage })))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{ApiError, EmbeddingInput, of_whole, parts};
+
+    #[test]
+    fn texts_are_sent_in_parts_in_their_order_and_errors_have_their_places() {
+        let texts: Vec<String> = (0..130).map(|index| index.to_string()).collect();
+        let input: EmbeddingInput =
+            serde_json::from_value(json!({ "input": texts, "dimensions": 3 })).unwrap();
+        let sent = parts(input);
+        let lengths: Vec<usize> = sent.iter().map(|part| part.input.len()).collect();
+        assert_eq!(lengths, [64, 64, 2]);
+        assert!(sent.iter().all(|part| part.dimensions == Some(3)));
+        let first = |part: &EmbeddingInput| serde_json::to_value(&part.input[0]).unwrap();
+        assert_eq!(sent.iter().map(first).collect::<Vec<_>>(), ["0", "64", "128"]);
+        let error = of_whole(ApiError::field("input", "`input[1]` is too long").coded("long"), 64);
+        assert_eq!((error.message(), error.param()), ("`input[65]` is too long", Some("input")));
+        assert_eq!(error.code(), "long");
+    }
+}

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use nsbridge_gateway_access::Caller;
 use serde_json::{Value, json};
 
-use crate::catalog::Model;
+use crate::catalog::{InputSchema, Model};
 use crate::error::Result;
 use crate::ids;
 use crate::state::App;
@@ -36,7 +36,7 @@ pub(crate) async fn list(
     })
 }
 
-/// Shows one model.
+/// Shows one model, with the schema of its inputs.
 pub(crate) async fn get(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
@@ -44,7 +44,11 @@ pub(crate) async fn get(
     headers: HeaderMap,
 ) -> Result<Json<Value>> {
     let (_, model) = app.models.find(&name, &caller)?;
-    Ok(Json(Form::of(&headers).entry(&app, &name, &model)))
+    let mut entry = Form::of(&headers).entry(&app, &name, &model);
+    if let Some(InputSchema::Schema(schema)) = model.input_schema {
+        entry["input_schema"] = schema;
+    }
+    Ok(Json(entry))
 }
 
 /// Form of a model's entry.

@@ -23,7 +23,7 @@ use crate::ids;
 use crate::state::App;
 
 /// End of the path of the endpoint.
-const RUN: &str = "/run";
+pub(crate) const SUFFIX: &str = "/run";
 
 /// Piece as its worker wrote it. Its values are not built: they would take many times its memory.
 #[derive(Deserialize, Serialize)]
@@ -70,7 +70,7 @@ pub(crate) async fn create(
     Path(path): Path<String>,
     body: Bytes,
 ) -> Result<Response> {
-    let name = path.strip_suffix(RUN).ok_or_else(ApiError::wrong_method)?;
+    let name = path.strip_suffix(SUFFIX).ok_or_else(ApiError::wrong_method)?;
     let (model, _) = app.models.find(name, &caller)?;
     let mut fields = Fields::parse(&body)?;
     let input = fields.raw("input", Bound::BODY)?;

@@ -145,3 +145,22 @@ fn escape(text: &str) -> String {
 fn plain(format: Option<ResponseFormat>) -> Option<ResponseFormat> {
     format.filter(|format| !matches!(format, ResponseFormat::Text {}))
 }
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_protocol::TextInput;
+
+    use super::{Fields, sampling};
+
+    #[test]
+    fn no_probability_mass_is_the_likeliest_token_and_no_limit_is_none() {
+        for (body, expected) in [
+            (r#"{"top_p": 0, "top_k": 40}"#, (None, Some(1))),
+            (r#"{"top_p": 0.5, "top_k": -1}"#, (Some(0.5), None)),
+        ] {
+            let mut input = TextInput::default();
+            sampling(&mut Fields::parse(body.as_bytes()).unwrap(), &mut input).unwrap();
+            assert_eq!((input.top_p, input.top_k), expected, "{body}");
+        }
+    }
+}

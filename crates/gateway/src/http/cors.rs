@@ -46,8 +46,7 @@ pub(crate) fn layer(allow_origins: &[String], is_open: bool) -> CorsLayer {
     let listed: Vec<String> = allow_origins.to_vec();
     let may = move |given: &HeaderValue| {
         let Ok(given) = given.to_str() else { return false };
-        let is_listed = listed.iter().any(|it| it == "*" || it.eq_ignore_ascii_case(given));
-        is_listed || is_open && origin::is_allowed(given)
+        origin::is_listed(given, &listed) || is_open && origin::is_allowed(given)
     };
     CorsLayer::new()
         .allow_origin(AllowOrigin::predicate(move |origin, _| may(origin)))

@@ -10,16 +10,22 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, header};
 
 /// Returns true if a request names an address of this machine, and is not that of a page of another
-/// host. A program that is no browser may leave out both headers.
-pub(crate) fn is_local(headers: &HeaderMap, uri: &Uri) -> bool {
+/// host that is not listed. A program that is no browser may leave out both headers.
+pub(crate) fn is_local(headers: &HeaderMap, uri: &Uri, allow_origins: &[String]) -> bool {
     // Of several headers of one name, each must be allowed.
-    let all = |name, is_allowed: fn(&str) -> bool| {
+    let all = |name, is_allowed: &dyn Fn(&str) -> bool| {
         let mut values = headers.get_all(name).iter();
         values.all(|value| value.to_str().is_ok_and(is_allowed))
     };
+    let is_allowed = |origin: &str| is_listed(origin, allow_origins) || is_allowed(origin);
     // HTTP/2 has the host in the target of the request.
     let target = uri.authority().is_none_or(|authority| is_this_machine(authority.host()));
-    target && all(header::HOST, is_local_host) && all(header::ORIGIN, is_allowed)
+    target && all(header::HOST, &is_local_host) && all(header::ORIGIN, &is_allowed)
+}
+
+/// Returns true if an origin is one of those in the configuration.
+pub(super) fn is_listed(origin: &str, allow_origins: &[String]) -> bool {
+    allow_origins.iter().any(|listed| listed == "*" || listed.eq_ignore_ascii_case(origin))
 }
 
 fn is_local_host(host: &str) -> bool {
@@ -62,7 +68,7 @@ mod tests {
                 headers.insert(name, HeaderValue::from_str(value).unwrap());
             }
         }
-        assert_eq!(is_local(&headers, &Uri::from_static("/v1/models")), expected);
+        assert_eq!(is_local(&headers, &Uri::from_static("/v1/models"), &[]), expected);
     }
 
     #[test]
@@ -91,9 +97,28 @@ mod tests {
         check(Some("localhost"), Some("null"), false);
         check(Some("localhost"), Some("http://user@evil.example"), false);
         let rebound = Uri::from_static("http://evil.example/v1/models");
-        assert!(!is_local(&HeaderMap::new(), &rebound));
+        assert!(!is_local(&HeaderMap::new(), &rebound, &[]));
         for document in ["file://", "FILE://", "content://x", "blob://localhost", "data://"] {
             check(Some("localhost"), Some(document), false);
+        }
+    }
+
+    #[test]
+    fn pages_of_listed_origins_may_call_an_open_gateway_of_this_machine() {
+        let listed = ["https://app.example".to_owned()];
+        let target = Uri::from_static("/v1/models");
+        for (host, origin, expected) in [
+            ("localhost", "https://app.example", true),
+            ("localhost", "https://other.example", false),
+            ("app.example", "https://app.example", false),
+        ] {
+            let value = HeaderValue::from_static;
+            let headers = HeaderMap::from_iter([
+                (header::HOST, value(host)),
+                (header::ORIGIN, value(origin)),
+            ]);
+            assert_eq!(is_local(&headers, &target, &listed), expected, "{host} {origin}");
+            assert!(is_local(&headers, &target, &["*".to_owned()]) == (host == "localhost"));
         }
     }
 
@@ -109,7 +134,7 @@ mod tests {
                     let value = HeaderValue::from_str(&format!("{scheme}{host}")).unwrap();
                     headers.append(&name, value);
                 }
-                assert_eq!(is_local(&headers, &target), first && second, "{name}");
+                assert_eq!(is_local(&headers, &target, &[]), first && second, "{name}");
             }
         }
     }

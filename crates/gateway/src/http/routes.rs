@@ -82,6 +82,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .layer(DefaultBodyLimit::disable())
         .layer(cors::layer(&app.settings.allow_origins, app.access.is_open()))
         .layer(from_fn(cors::only_for_pages))
+        .layer(from_fn(name_methods))
         .layer(from_fn_with_state(app.clone(), observe))
         .with_state(app)
 }
@@ -111,6 +112,20 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
     "ok\n".into_response()
 }
 
+/// Names the methods of a model's page or of its runs, which share a route: a model's name may have slashes.
+async fn name_methods(request: Request, next: Next) -> Response {
+    let path = request.uri().path().strip_prefix("/v1/models/");
+    let methods = path.map(|rest| if rest.ends_with(run::SUFFIX) { "POST" } else { "GET,HEAD" });
+    let is_options = request.method() == Method::OPTIONS;
+    let mut response = next.run(request).await;
+    if let Some(methods) = methods
+        && (is_options || response.status() == StatusCode::METHOD_NOT_ALLOWED)
+    {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+    }
+    response
+}
+
 /// Encodings of bodies that are decoded.
 const ENCODINGS: [&str; 3] = ["deflate", "gzip", "zstd"];
 
@@ -126,7 +141,8 @@ async fn refuse_encoding(request: Request, next: Next) -> Response {
 
 /// Identifies the caller, and reads the headers about the reply.
 async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    if app.access.is_open() && !is_local(request.headers(), request.uri()) {
+    let origins = &app.settings.allow_origins;
+    if app.access.is_open() && !is_local(request.headers(), request.uri(), origins) {
         return ApiError::foreign().into_response();
     }
     let caller = match caller(&app, request.headers()) {

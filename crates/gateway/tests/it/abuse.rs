@@ -52,7 +52,7 @@ async fn a_body_that_is_too_large_is_not_read_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_before_the_end_of_a_body_is_read_without_a_reset() {
     let place = Place::new().await;
-    let body = "x".repeat(512 << 10);
+    let body = "x".repeat(4 << 20);
     for (path, key, status) in [(PATH, "", 401), ("/v1/files", &*place.key, 501)] {
         let kind = ("content-type", "multipart/form-data; boundary=cut");
         let text = request("POST", path, key, &body, &[kind]);

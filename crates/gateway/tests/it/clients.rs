@@ -117,6 +117,14 @@ async fn an_input_of_a_models_own_kind_has_its_pieces_as_a_list_or_as_events() {
     let missing = place.post(RUN, &json!({}), &[]).await;
     assert_eq!((missing.status, &missing.json()["error"]["param"]), (400, &json!("input")));
     assert_eq!(place.post("/v1/models/none/run", &ask(false), &[]).await.status, 404);
+    for (method, path, status, methods) in [
+        ("OPTIONS", RUN, 200, "POST"),
+        ("OPTIONS", "/v1/models/words", 200, "GET,HEAD"),
+        ("POST", "/v1/models/words", 405, "GET,HEAD"),
+    ] {
+        let answer = place.raw(&request(method, path, &place.key, "", &[])).await;
+        assert_eq!((answer.status, answer.header("allow")), (status, Some(methods)), "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -127,5 +135,48 @@ async fn a_stream_that_a_worker_refuses_has_the_status_of_an_error() {
         let refused = place.post(COMPLETIONS, &wrong, &[]).await;
         assert_eq!(refused.status, 400, "{}", refused.body);
         assert_eq!(refused.header("content-type"), Some("application/json"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_are_told_the_schema_of_a_models_inputs() {
+    let schema = json!({ "type": "object", "required": ["prompt"] });
+    let table = "input_schema = { type = \"object\", required = [\"prompt\"] }\n";
+    let place = Place::scripted("", table, Limits::default()).await;
+    let model = place.get("/v1/models/words").await.json();
+    assert_eq!((&model["input_schema"], &model["id"]), (&schema, &json!("words")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_may_refer_to_items_of_a_response_that_is_kept() {
+    const RESPONSES: &str = "/v1/responses";
+    let place = Place::new().await;
+    let ask = |input: Value, store: bool| {
+        let body = json!({ "model": "words", "input": input, "store": store, "seed": 7,
+            "max_output_tokens": 2 });
+        let place = &place;
+        async move { place.post(RESPONSES, &body, &[]).await }
+    };
+    let refer = |response: &Value| {
+        let reference = json!({ "type": "item_reference", "id": response["output"][0]["id"] });
+        json!([{ "role": "user", "content": "0 more" }, reference])
+    };
+    let first = ask(json!("0 a question"), true).await.json();
+    let second = ask(refer(&first), true).await;
+    assert_eq!(second.status, 200, "{}", second.body);
+    // The reference stands for the message: its tokens are part of the prompt.
+    let plain = ask(json!("0 more"), true).await.json();
+    let tokens = |response: &Value| response["usage"]["input_tokens"].as_u64().unwrap();
+    assert!(tokens(&second.json()) > tokens(&plain), "{}", second.body);
+    let unknown = json!({ "output": [{ "id": "msg_01a22850fa11752491b391c21acfda93" }] });
+    let forgotten = ask(json!("0 a secret"), false).await.json();
+    for response in [&unknown, &forgotten] {
+        let refused = ask(refer(response), true).await;
+        assert_eq!((refused.status, refused.code().as_str()), (400, "item_not_found"));
+        assert_eq!(refused.json()["error"]["param"], "input[1].id");
+    }
+    let id = |response: &Value| response["id"].as_str().unwrap().to_owned();
+    for (response, status) in [(&first, 200), (&forgotten, 404)] {
+        assert_eq!(place.get(&format!("{RESPONSES}/{}", id(response))).await.status, status);
     }
 }

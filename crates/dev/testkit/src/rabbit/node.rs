@@ -58,6 +58,7 @@ impl Node {
         let inside = |name: &str| seen.join(name).display().to_string();
         let environment = vec![
             ("HOME", inside("")),
+            ("ERL_CRASH_DUMP", inside("erl_crash.dump")),
             ("ERL_EPMD_PORT", epmd.to_string()),
             ("RABBITMQ_NODENAME", format!("nsbridge-{port}@localhost")),
             ("RABBITMQ_NODE_IP_ADDRESS", Ipv4Addr::LOCALHOST.to_string()),

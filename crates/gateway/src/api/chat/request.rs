@@ -64,11 +64,12 @@ impl ChatRequest {
         let seed = sampling(&mut fields, &mut input)?;
         let old = fields.take("max_tokens")?;
         let current = fields.take("max_completion_tokens")?;
-        input.max_tokens = current.or(old);
-        if input.max_tokens == Some(0) {
-            let name = if current.is_some() { "max_completion_tokens" } else { "max_tokens" };
-            return Err(ApiError::field(name, format!("`{name}` must be at least 1")));
+        for (name, given) in [("max_completion_tokens", current), ("max_tokens", old)] {
+            if given == Some(0) {
+                return Err(ApiError::field(name, format!("`{name}` must be at least 1")));
+            }
         }
+        input.max_tokens = current.or(old);
         let n = replies(&mut fields)?;
         input.n = (n > 1).then_some(n);
         input.logprobs = fields.take("logprobs")?.unwrap_or_default();

@@ -1,7 +1,8 @@
 // Claude Code, with the gateway in the place of Anthropic's API.
 //
 // Its own prompt has some 4,000 tokens. The prompt differs with the machine, and so does the reply
-// of the model; an output format or a tool choice in the request's body bounds the reply's length.
+// of the model; the tool choice in the request's body bounds the reply's length. A model of this size that
+// may call a tool writes an argument without an end.
 
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
@@ -40,7 +41,10 @@ const schema = {
   required: ["greeting"],
   additionalProperties: false,
 };
-const greets = { output_config: { format: { type: "json_schema", schema } } };
+const greets = {
+  output_config: { format: { type: "json_schema", schema } },
+  tool_choice: { type: "none" },
+};
 
 /** Runs Claude Code with more fields in the bodies of its requests, and returns its output. */
 function claude(prompt, body, ...more) {
