@@ -143,7 +143,13 @@ fn rotate(path: &Path, promote: Option<KeyId>, disable: Option<KeyId>) -> Result
     let mut entries = Keyring::load(path)?.entries().to_vec();
     let said = match (promote, disable) {
         (Some(id), _) => {
-            ensure!(has(&entries, &id), "there is no key {id} in {}", path.display());
+            let Some(promoted) = entries.iter().find(|entry| entry.id == id) else {
+                bail!("there is no key {id} in {}", path.display());
+            };
+            ensure!(
+                promoted.state != State::Disabled,
+                "{id} is disabled and may have leaked: promote another key, or add one by `keys rotate`"
+            );
             for entry in &mut entries {
                 match entry.state {
                     _ if entry.id == id => entry.state = State::Primary,
@@ -174,10 +180,6 @@ fn rotate(path: &Path, promote: Option<KeyId>, disable: Option<KeyId>) -> Result
     replace(path, &Keyring::of(entries)?)?;
     note(&format!("{}: {said}", path.display()));
     Ok(())
-}
-
-fn has(entries: &[Entry], id: &KeyId) -> bool {
-    entries.iter().any(|entry| entry.id == *id)
 }
 
 fn derive(path: &Path, scope: &Scope, out: &Path) -> Result<()> {

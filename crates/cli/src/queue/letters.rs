@@ -11,7 +11,7 @@ use nsbridge_protocol::{ErrorCode, ModelName, Priority, Request, RequestId};
 use nsbridge_queue::{Connection, Consumer, Delivery, Error};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Maximum number of messages inspected in one run.
 const MAX_MESSAGES: usize = 1000;
@@ -151,6 +151,13 @@ async fn give_back(letters: Vec<Letter>) -> Result<()> {
     Ok(())
 }
 
+/// Number of looks at a queue before it counts as empty. The messages that another command looked at return
+/// to the queue a moment after its end.
+const RETURN_TRIES: u32 = 5;
+
+/// Time between two looks at a queue that seems empty.
+const RETURN_WAIT: Duration = Duration::from_millis(200);
+
 /// Stream of the messages of a queue.
 struct Look {
     connection: Arc<dyn Connection>,
@@ -162,7 +169,15 @@ struct Look {
 
 impl Look {
     async fn begin(connection: Arc<dyn Connection>, queue: &str) -> Result<Self> {
-        let depth = depth(&*connection, queue).await?;
+        let mut tries = RETURN_TRIES;
+        let depth = loop {
+            let depth = depth(&*connection, queue).await?;
+            tries -= 1;
+            if depth > 0 || tries == 0 {
+                break depth;
+            }
+            sleep(RETURN_WAIT).await;
+        };
         let consumer = if depth > 0 { Some(connection.consume(queue, AHEAD).await?) } else { None };
         Ok(Self { connection, depth, consumer, seen: 0 })
     }

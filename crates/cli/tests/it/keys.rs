@@ -76,4 +76,7 @@ fn a_rotation_adds_promotes_and_disables() {
     assert!(err.contains("promote another key first"), "{err}");
     assert!(output(&["keys", "rotate", &path, "--disable", &old]).0.status.success());
     assert_eq!([&states()[0].1, &states()[1].1], ["disabled", "primary"]);
+    let (_, _, err) = output(&["keys", "rotate", &path, "--promote", &old]);
+    assert!(err.contains("is disabled"), "{err}");
+    assert_eq!([&states()[0].1, &states()[1].1], ["disabled", "primary"]);
 }

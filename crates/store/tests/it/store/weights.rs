@@ -191,6 +191,23 @@ async fn plain_paths_are_brought_verified_and_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_files_of_a_folder_without_a_manifest_stay_as_they_are() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let fixture = Fixture::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.json");
+    std::fs::write(&file, "{}").unwrap();
+    let before = file.metadata().unwrap();
+    let store = store_on(&fixture.server, |_| ());
+    let location: Location = folder.path().to_str().unwrap().parse().unwrap();
+    let model = store.model(&location.into()).await.unwrap().model;
+    let dir = on_a_thread(move || model.dir().unwrap()).await;
+    let after = dir.join("config.json").metadata().unwrap();
+    assert_eq!((after.ino(), after.mtime_nsec()), (before.ino(), before.mtime_nsec()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_folder_with_a_manifest_is_held_against_it() {
     let fixture = Fixture::new().await;
     let copy = tempfile::tempdir().unwrap();
