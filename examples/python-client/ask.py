@@ -18,7 +18,8 @@ def main() -> int:
     except Error as error:
         print(f"\nask: {error}", file=sys.stderr)
         return 1
-    print(f"\n\n{reply.usage.output_tokens} tokens, seed {reply.seed}, attempt {reply.attempt}")
+    if reply.usage:
+        print(f"\n\n{reply.usage.output_tokens} tokens, seed {reply.seed}, attempt {reply.attempt}")
     return 0
 
 

@@ -35,17 +35,21 @@ def sampled(binary, model):
 
 def greedy(binary, model):
     import torch
+    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder, file = os.path.split(os.path.abspath(model))
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
     peer = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32).eval()
+    # transformers converts the tokenizer and gives its end another id.
+    end = int(GGUFReader(model).fields["tokenizer.ggml.eos_token_id"].contents())
     differing = 0
     for question in QUESTIONS:
         chat = [{"role": "user", "content": question}]
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
         with torch.no_grad():
-            all_ids = peer.generate(**ids, do_sample=False, max_new_tokens=MOST_TOKENS, repetition_penalty=1.0)
+            all_ids = peer.generate(**ids, do_sample=False, max_new_tokens=MOST_TOKENS, repetition_penalty=1.0,
+                                    eos_token_id=end)
         expected = tokenizer.decode(all_ids[0, ids["input_ids"].shape[1]:], skip_special_tokens=True)
         text = answer(binary, model, question, "--temperature", "0")
         is_equal = text == expected

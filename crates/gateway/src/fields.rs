@@ -136,9 +136,18 @@ impl<'a> Fields<'a> {
     ///
     /// Returns an error that names the field if it is beyond the bound.
     pub(crate) fn raw(&mut self, name: &str, bound: Bound) -> Result<Option<&'a RawValue>> {
-        let Some(raw) = self.remove(name).filter(|raw| !is_null(raw)) else { return Ok(None) };
-        bound.check(name, raw.get())?;
-        Ok(Some(raw))
+        Ok(self.raw_or_null(name, bound)?.filter(|raw| !is_null(raw)))
+    }
+
+    /// Takes a field as the text of the body, also if it is null.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the field if it is beyond the bound.
+    pub(crate) fn raw_or_null(&mut self, name: &str, bound: Bound) -> Result<Option<&'a RawValue>> {
+        let raw = self.remove(name);
+        raw.map_or(Ok(()), |raw| bound.check(name, raw.get()))?;
+        Ok(raw)
     }
 
     /// Takes a text that names something outside the request, such as its user.

@@ -9,11 +9,12 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from .constants import MAX_SECONDS
 from .errors import Closed, Deadline, UnexpectedPiece
+from .options import TextRequestOptions
 from .reply import AsyncReply
 from .request import traceparent
 from .text import (
@@ -29,6 +30,9 @@ from .text import (
     read_json,
     read_scores,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -84,7 +88,9 @@ class Submitter(Protocol):
         trace: str | None,
     ) -> AsyncReply[P]: ...
 
-    def text(self, model: str, prompt: Prompt, **options: Any) -> AsyncReply[TextPiece]: ...
+    def text(
+        self, model: str, prompt: Prompt, **options: Unpack[TextRequestOptions]
+    ) -> AsyncReply[TextPiece]: ...
 
 
 class Flow:

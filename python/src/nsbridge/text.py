@@ -132,7 +132,10 @@ class Result(Generic[P_co]):
 
 def join(pieces: Sequence[Any]) -> str:
     """Returns the text of the pieces of the first reply."""
-    return "".join(str(piece) for piece in pieces if not getattr(piece, "index", 0))
+    # Strings have an `index` too, which is a method.
+    return "".join(
+        str(piece) for piece in pieces if not (isinstance(piece, TextPiece) and piece.index)
+    )
 
 
 def printable(text: str) -> str:

@@ -73,7 +73,7 @@ pub(crate) async fn create(
     let name = path.strip_suffix(SUFFIX).ok_or_else(ApiError::wrong_method)?;
     let (model, _) = app.models.find(name, &caller)?;
     let mut fields = Fields::parse(&body)?;
-    let input = fields.raw("input", Bound::BODY)?;
+    let input = fields.raw_or_null("input", Bound::BODY)?;
     let input = input.ok_or_else(|| ApiError::field("input", "`input` is missing"))?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let seed: Option<u64> = fields.take("seed")?;

@@ -114,6 +114,9 @@ async fn an_input_of_a_models_own_kind_has_its_pieces_as_a_list_or_as_events() {
         let refused = place.post(RUN, &wrong, &[]).await;
         assert_eq!(refused.status, 400, "{}", refused.body);
     }
+    // Null is an input like any other; this handler takes none.
+    let null = place.post(RUN, &json!({ "input": null }), &[]).await;
+    assert!(null.status == 400 && !null.body.contains("missing"), "{}", null.body);
     let missing = place.post(RUN, &json!({}), &[]).await;
     assert_eq!((missing.status, &missing.json()["error"]["param"]), (400, &json!("input")));
     assert_eq!(place.post("/v1/models/none/run", &ask(false), &[]).await.status, 404);

@@ -69,7 +69,9 @@ impl Plan {
         for (name, model) in models.iter() {
             sources::add(&mut digest, name.as_bytes());
             add_model(&mut digest, model)?;
-            folders.insert(name.to_owned(), text(&model.dir()?)?.into());
+            // The processes run in the folder of the model's file.
+            let folder = std::path::absolute(model.dir()?).map_err(Error::fatal)?;
+            folders.insert(name.to_owned(), text(&folder)?.into());
         }
         let (file, class) = (text(&file)?, class.map(str::to_owned));
         Ok(Self { options, file, class, folder, models: folders, load: true, digest })
