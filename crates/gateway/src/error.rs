@@ -231,10 +231,15 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// Code of the error about a field that is not supported.
+pub(crate) const UNSUPPORTED: &str = "unsupported_parameter";
+
 /// Names the fields in the body of an error as the interface of the path does. Other responses keep their
 /// body.
 pub(crate) fn named_for_path(mut response: Response, path: &str) -> Response {
     let error = response.extensions().get::<ApiError>();
+    // A field that is not supported has the name that the client gave it.
+    let error = error.filter(|error| error.code() != UNSUPPORTED);
     if let Some((interface, error)) = Interface::of(path).zip(error) {
         let error = error.clone().named_for(interface);
         *response.body_mut() = Body::from(error.json().to_string());

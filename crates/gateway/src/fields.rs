@@ -13,7 +13,7 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::error::{ApiError, Result};
+use crate::error::{ApiError, Result, UNSUPPORTED};
 
 /// Maximum number of fields of a request.
 const MOST_FIELDS: usize = 128;
@@ -211,7 +211,7 @@ impl<'a> Fields<'a> {
             Some((name, _)) => {
                 let name: String = name.chars().take(64).collect();
                 Err(ApiError::field(&name, format!("the field `{name}` is not supported"))
-                    .coded("unsupported_parameter"))
+                    .coded(UNSUPPORTED))
             }
         }
     }

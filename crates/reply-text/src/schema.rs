@@ -110,6 +110,7 @@ impl Enforceable {
             rewriter.left_out.insert("$ref");
         }
         references::inline_bases(&mut schema, &mut rewriter.copies);
+        rewriter.document = schema.clone();
         rewriter.rewrite(&mut schema);
         Self { schema, left_out: rewriter.left_out }
     }
@@ -120,6 +121,8 @@ impl Enforceable {
 struct Rewriter {
     left_out: BTreeSet<&'static str>,
     copies: Copies,
+    /// Schema in which references have their targets.
+    document: Value,
 }
 
 impl Rewriter {
@@ -256,11 +259,14 @@ impl Rewriter {
     /// Turns `oneOf` into `anyOf`, which means the same if its schemas exclude each other.
     fn rewrite_one_of(&mut self, keywords: &mut Map<String, Value>) {
         let Some(Value::Array(schemas)) = keywords.remove("oneOf") else { return };
-        let excludes = |(index, schema): (usize, &Value)| {
-            schemas[index + 1..].iter().all(|it| are_apart(schema, it))
+        let targets = || schemas.iter().map(|schema| references::target(schema, &self.document));
+        let comparisons = schemas.len().saturating_mul(targets().map(values).sum());
+        let are_comparable = comparisons <= MOST_COMPARISONS;
+        let targets: Vec<&Value> = targets().collect();
+        let excludes = |(index, schema): (usize, &&Value)| {
+            targets[index + 1..].iter().all(|it| are_apart(schema, it))
         };
-        let comparisons = schemas.len() * schemas.iter().map(values).sum::<usize>();
-        if comparisons > MOST_COMPARISONS || !schemas.iter().enumerate().all(excludes) {
+        if !(are_comparable && targets.iter().enumerate().all(excludes)) {
             self.left_out.insert("oneOf");
         }
         if keywords.contains_key("anyOf") {

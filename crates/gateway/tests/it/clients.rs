@@ -178,6 +178,9 @@ async fn an_input_may_refer_to_items_of_a_response_that_is_kept() {
         assert_eq!((refused.status, refused.code().as_str()), (400, "item_not_found"));
         assert_eq!(refused.json()["error"]["param"], "input[1].id");
     }
+    let field = json!({ "model": "words", "input": "0 a", "max_tokens": 2 });
+    let other = place.post(RESPONSES, &field, &[]).await;
+    assert_eq!((other.status, &other.json()["error"]["param"]), (400, &json!("max_tokens")));
     let id = |response: &Value| response["id"].as_str().unwrap().to_owned();
     for (response, status) in [(&first, 200), (&forgotten, 404)] {
         assert_eq!(place.get(&format!("{RESPONSES}/{}", id(response))).await.status, status);

@@ -36,6 +36,12 @@ pub(super) fn name_targets(root: &mut Value, copies: &mut Copies) -> bool {
     are_all_there
 }
 
+/// Returns the target of a schema that is a reference to a definition, or else the schema.
+pub(super) fn target<'a>(schema: &'a Value, document: &'a Value) -> &'a Value {
+    let pointer = schema["$ref"].as_str().and_then(|target| target.strip_prefix('#'));
+    pointer.and_then(|pointer| document.pointer(pointer)).unwrap_or(schema)
+}
+
 /// Returns the definition of a reference whose author did not escape its slashes.
 fn unescaped_name<'a>(document: &'a Value, target: &str) -> Option<&'a Value> {
     let (folder, name) = target.strip_prefix("#/")?.split_once('/')?;

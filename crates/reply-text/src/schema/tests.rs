@@ -111,6 +111,23 @@ fn schemas_that_exclude_each_other_are_as_good_as_any_of_them() {
 }
 
 #[test]
+fn kinds_that_a_property_tells_apart_may_be_references() {
+    let kind = |name: &str| {
+        json!({
+            "type": "object", "properties": { "kind": { "const": name } }, "required": ["kind"]
+        })
+    };
+    let references = json!([{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/B" }]);
+    let schema = |choice: &str, b: &str| {
+        json!({
+            "properties": { "pet": { choice: references } }, "$defs": { "A": kind("a"), "B": kind(b) }
+        })
+    };
+    check(&schema("oneOf", "b"), &schema("anyOf", "b"), &[]);
+    check(&schema("oneOf", "a"), &schema("anyOf", "a"), &["oneOf"]);
+}
+
+#[test]
 fn openapis_own_keywords_are_rewritten() {
     check(
         &json!({ "type": "integer", "nullable": true, "minimum": 1, "exclusiveMinimum": true }),
