@@ -263,8 +263,11 @@ impl Rewriter {
         let comparisons = schemas.len().saturating_mul(targets().map(values).sum());
         let are_comparable = comparisons <= MOST_COMPARISONS;
         let targets: Vec<&Value> = targets().collect();
-        let excludes = |(index, schema): (usize, &&Value)| {
-            targets[index + 1..].iter().all(|it| are_apart(schema, it))
+        // A reference may have keywords beside it.
+        let both = |index: usize| [&schemas[index], targets[index]];
+        let excludes = |(index, _): (usize, &&Value)| {
+            let mut others = (index + 1..schemas.len()).map(both);
+            others.all(|other| both(index).iter().any(|a| other.iter().any(|b| are_apart(a, b))))
         };
         if !(are_comparable && targets.iter().enumerate().all(excludes)) {
             self.left_out.insert("oneOf");

@@ -53,7 +53,7 @@ fn a_model_without_its_files_is_named() {
     fs::write(place.path("worker.toml"), text.replace(target, "target = \"empty\"")).unwrap();
     check(&refused(&place), &["empty", "no other file"]);
     fs::write(place.path("empty/notes.txt"), "what shall be a model").unwrap();
-    check(&refused(&place), &["empty", "config.json"]);
+    check(&refused(&place), &["empty", "no .safetensors and no .gguf file"]);
     fs::write(place.path("worker.toml"), text.replace(target, "target = \"nowhere\"")).unwrap();
     check(&refused(&place), &["[models] target", "nowhere"]);
 }

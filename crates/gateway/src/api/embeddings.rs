@@ -165,8 +165,11 @@ mod tests {
         assert!(sent.iter().all(|part| part.dimensions == Some(3)));
         let first = |part: &EmbeddingInput| serde_json::to_value(&part.input[0]).unwrap();
         assert_eq!(sent.iter().map(first).collect::<Vec<_>>(), ["0", "64", "128"]);
-        let error = of_whole(ApiError::field("input", "`input[1]` is too long").coded("long"), 64);
+        let error = of_whole(
+            ApiError::field("input", "`input[1]` is too long").coded("context_length_exceeded"),
+            64,
+        );
         assert_eq!((error.message(), error.param()), ("`input[65]` is too long", Some("input")));
-        assert_eq!(error.code(), "long");
+        assert_eq!(error.code(), "context_length_exceeded");
     }
 }
