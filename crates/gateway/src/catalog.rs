@@ -44,6 +44,7 @@ pub struct Model {
 /// Python.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
+#[non_exhaustive]
 pub enum InputSchema {
     /// Path of a JSON file that has the schema.
     File(PathBuf),
