@@ -7,8 +7,6 @@ mod gguf;
 mod rope;
 mod tensors;
 
-use std::path::{Path, PathBuf};
-
 use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::Model;
 use serde::Deserialize;
@@ -23,7 +21,7 @@ pub(crate) use self::file::{SCALED_TOGETHER, scaled_together};
 pub(crate) use self::tensors::gguf_name;
 
 use self::file::File;
-use crate::error::LoadError;
+use crate::error::{LoadError, within};
 
 const FILE: &str = "config.json";
 
@@ -263,11 +261,6 @@ pub(crate) fn find_json<T: DeserializeOwned>(
 /// Reads JSON, with or without the byte order mark that some editors write.
 fn parse<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     serde_json::from_slice(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text))
-}
-
-/// Returns a file's path for messages.
-pub(crate) fn within(model: &Model, path: &str) -> PathBuf {
-    Path::new(&model.folder_place()).join(path)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Errors of loading a model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use nsbridge_handler::{Error, quote};
+use nsbridge_handler::{Error, Model, quote};
 
 /// Error of loading a model, as a sentence that names the file and the field.
 #[derive(Debug, thiserror::Error)]
@@ -110,4 +110,9 @@ impl LoadError {
     pub(crate) fn fatal(self) -> Error {
         Error::fatal(self)
     }
+}
+
+/// Returns a file's path for messages.
+pub(crate) fn within(model: &Model, path: &str) -> PathBuf {
+    Path::new(&model.folder_place()).join(path)
 }

@@ -9,8 +9,7 @@ use std::path::PathBuf;
 
 use nsbridge_checkpoint::{Checkpoint, GgufValue, Metadata};
 
-use crate::config::within;
-use crate::error::LoadError;
+use crate::error::{LoadError, within};
 
 pub(crate) use self::stops::{special, stop_ids};
 pub(crate) use self::tokens::{Kind, TYPES, Token, tokens};

@@ -20,9 +20,8 @@ pub(crate) use self::chat::Chat;
 use self::config::Templates;
 pub(crate) use self::config::TokenizerConfig;
 pub use self::formats::{CallFormat, ChatFormats, ReasoningFormat};
-use crate::config::within;
 use crate::date::strftime;
-use crate::error::LoadError;
+use crate::error::{LoadError, within};
 use crate::limits::{FEW_BYTES, TEMPLATE_FUEL};
 use crate::panics::caught;
 

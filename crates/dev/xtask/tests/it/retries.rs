@@ -31,6 +31,7 @@ const OTHERS: [(&str, &[(&str, &str)]); 7] = [
             ("crates/bridge/src/worker/probes.rs", "watch_calls"),
             ("crates/bridge/src/worker/publish_probe.rs", "blocked"),
             ("crates/cli/src/doctor.rs", "blocked"),
+            ("crates/cli/src/queue/letters.rs", "begin"),
             ("crates/top/src/lib.rs", "read_twice"),
             ("crates/handlers/llama/src/engine.rs", "drop"),
             ("crates/handlers/llama/src/network/device/collectives/nccl.rs", "finish"),

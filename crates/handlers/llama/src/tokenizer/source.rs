@@ -5,8 +5,8 @@ use nsbridge_handler::{Model, quote};
 use serde_json::{Map, Value};
 
 use super::gguf;
-use crate::config::{find_json, within};
-use crate::error::LoadError;
+use crate::config::find_json;
+use crate::error::{LoadError, within};
 use crate::metadata::Facts;
 use crate::template::TokenizerConfig;
 
