@@ -259,17 +259,19 @@ impl Rewriter {
     /// Turns `oneOf` into `anyOf`, which means the same if its schemas exclude each other.
     fn rewrite_one_of(&mut self, keywords: &mut Map<String, Value>) {
         let Some(Value::Array(schemas)) = keywords.remove("oneOf") else { return };
-        let targets = || schemas.iter().map(|schema| references::target(schema, &self.document));
-        let comparisons = schemas.len().saturating_mul(targets().map(values).sum());
-        let are_comparable = comparisons <= MOST_COMPARISONS;
-        let targets: Vec<&Value> = targets().collect();
         // A reference may have keywords beside it.
-        let both = |index: usize| [&schemas[index], targets[index]];
-        let excludes = |(index, _): (usize, &&Value)| {
-            let mut others = (index + 1..schemas.len()).map(both);
-            others.all(|other| both(index).iter().any(|a| other.iter().any(|b| are_apart(a, b))))
+        let with_target = |schema| [schema, references::target(schema, &self.document)];
+        let kinds: Vec<[&Value; 2]> = schemas.iter().map(with_target).collect();
+        let targets = kinds.iter().map(|[_, target]| values(target)).sum();
+        let exclude = |one: &[&Value; 2], other: &[&Value; 2]| {
+            one.iter().any(|a| other.iter().any(|b| are_apart(a, b)))
         };
-        if !(are_comparable && targets.iter().enumerate().all(excludes)) {
+        let excludes = |(index, kind): (usize, &[&Value; 2])| {
+            kinds[index + 1..].iter().all(|other| exclude(kind, other))
+        };
+        if kinds.len().saturating_mul(targets) > MOST_COMPARISONS
+            || !kinds.iter().enumerate().all(excludes)
+        {
             self.left_out.insert("oneOf");
         }
         if keywords.contains_key("anyOf") {
