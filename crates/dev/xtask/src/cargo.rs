@@ -38,11 +38,16 @@ impl Cargo {
         Self { tree, environment: self.environment.clone() }.with("CARGO_TARGET_DIR", target)
     }
 
+    /// Returns the root of the source tree.
+    pub(crate) fn tree(&self) -> PathBuf {
+        self.tree.clone().unwrap_or_else(root)
+    }
+
     /// Returns a `cargo` command with these arguments, in the root of the source tree.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = in_root(program);
-        command.current_dir(self.tree.as_deref().unwrap_or(&root()));
+        command.current_dir(self.tree());
         // The variables that `cargo run` sets are removed. Some build scripts depend on them, and
         // would rerun whenever chores and direct cargo calls alternate.
         for (name, _) in env::vars_os() {
@@ -115,7 +120,7 @@ impl Cargo {
     /// source tree.
     pub(crate) fn built(&self, program: &str) -> Command {
         let mut command = in_root(self.target_dir().join("debug").join(program));
-        command.current_dir(self.tree.as_deref().unwrap_or(&root()));
+        command.current_dir(self.tree());
         command
     }
 

@@ -147,6 +147,30 @@ pub(crate) fn book() -> Result<PathBuf> {
     plain("book", "crates/dev/xtask/src/book/requirements.txt")
 }
 
+/// Returns a Python with the tools of a release beside it.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the tools.
+pub(crate) fn dist() -> Result<PathBuf> {
+    plain("dist", "crates/dev/xtask/src/dist/requirements.txt")
+}
+
+/// Makes sure that this machine can build container images.
+///
+/// # Errors
+///
+/// Returns an error if this process does not run as root, or if a tool is missing and may not be installed.
+pub(crate) fn image() -> Result<()> {
+    if !apt::is_root() {
+        bail!("the files of an image have owners, which takes root: or pass --without-image");
+    }
+    if !has("buildah") {
+        apt::install("buildah", &["buildah"])?;
+    }
+    Ok(())
+}
+
 /// Returns a Python with the packages of an outside suite.
 ///
 /// # Errors

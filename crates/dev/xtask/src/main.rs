@@ -12,6 +12,7 @@ mod cargo;
 mod chaos;
 mod ci;
 mod cuda;
+mod dist;
 mod fuzz;
 mod gpu;
 mod lint;
@@ -19,6 +20,7 @@ mod machine;
 mod mutants;
 mod output;
 mod outside;
+mod packages;
 mod page;
 mod prose;
 mod tally;
@@ -96,6 +98,14 @@ enum Chore {
     Attack {
         #[command(flatten)]
         arguments: attack::Arguments,
+    },
+    /// Makes all artefacts of a release: archive, wheel, deb, rpm, container image, bills of materials and sums.
+    ///
+    /// They are in target/dist, for the platform of this machine, and docs/installing.md describes them. Two builds
+    /// of one commit are equal. Tools come from the Python package index and from Debian.
+    Dist {
+        #[command(flatten)]
+        arguments: dist::Arguments,
     },
     /// Builds the worker for NVIDIA GPUs, or runs cargo for them, without an installation of CUDA.
     ///
@@ -179,6 +189,7 @@ fn main() -> ExitCode {
             None => chaos::run(&Cargo::here(), &arguments),
         },
         Chore::Attack { arguments } => attack::run(&Cargo::here(), &arguments),
+        Chore::Dist { arguments } => dist::run(&arguments),
         Chore::Cuda { check, arguments } => cuda::run(check, &arguments),
         Chore::GpuRun { arguments } => gpu::run(arguments),
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),

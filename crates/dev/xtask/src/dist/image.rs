@@ -1,0 +1,87 @@
+//! Container image of the command and the bundled pair.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::archive::{self, compress};
+use super::closure::{Id, Part};
+use super::release::Release;
+use super::sbom;
+use crate::{cargo, machine};
+
+/// Largest image without its models, in bytes.
+const MOST_BYTES: u64 = 120_000_000;
+
+/// Builds the image, as an archive for `docker load` and its like, and its bill of materials.
+///
+/// # Errors
+///
+/// Returns an error if this process does not run as root, if a tool is missing and may not be installed, or
+/// if the image is too large.
+pub(super) fn build(
+    release: &Release,
+    tree: &Path,
+    prefix: &Path,
+    parts: &BTreeMap<Id, Part>,
+    out: &Path,
+) -> Result<()> {
+    machine::image()?;
+    let place = tempfile::tempdir().context("making a folder for the image")?;
+    let root = place.path().join("root");
+    let mut lay = Command::new("/bin/sh");
+    lay.arg(tree.join("deploy/image/root.sh")).arg(prefix).arg(tree).arg(&root);
+    ensure!(cargo::run(lay)?, "the root of the image could not be laid; it says why above");
+    let models = bytes(&root.join("models"))?;
+    let size = bytes(&root)? - models;
+    ensure!(size < MOST_BYTES, "the image has {size} bytes without models, more than {MOST_BYTES}");
+    let name = format!("{}.image", release.name());
+    let bill = sbom::of_image(release, parts, &root)?;
+    archive::write(&out.join(format!("{name}.cdx.json")), bill.as_bytes())?;
+    let context = place.path().join("context");
+    fs::create_dir(&context)?;
+    fs::copy(tree.join("deploy/image/Dockerfile"), context.join("Dockerfile"))?;
+    let mut tar = Command::new("tar");
+    tar.arg("--create").arg("--file").arg(context.join("root.tar"));
+    tar.args(["--sort=name", "--numeric-owner", "--format=gnu"]);
+    tar.arg(format!("--mtime=@{}", release.epoch)).arg("--directory").arg(&root).arg(".");
+    ensure!(cargo::run(tar)?, "the root of the image could not be packed");
+    let tag = format!("nsbridge:{}", release.version);
+    // Storage of its own, and no layers of other builds.
+    let buildah = |arguments: &[&str]| {
+        let mut buildah = Command::new("buildah");
+        buildah.arg("--root").arg(place.path().join("storage"));
+        buildah.arg("--runroot").arg(place.path().join("run"));
+        buildah.args(["--storage-driver", "vfs"]).args(arguments);
+        buildah
+    };
+    let mut build = buildah(&["bud", "--quiet", "--pull-never", "--isolation", "chroot"]);
+    // The format of OCI has no health check.
+    build.args(["--format", "docker", "--timestamp", &release.epoch.to_string()]);
+    build.args(["--platform", &format!("linux/{}", release.architecture()?), "--tag", &tag]);
+    ensure!(cargo::run(with(build, &context))?, "buildah could not build the image");
+    let archive = place.path().join("image.tar");
+    let to = format!("docker-archive:{}:{tag}", archive.display());
+    ensure!(cargo::run(buildah(&["push", "--quiet", &tag, &to]))?, "buildah could not pack it");
+    compress(&archive, &out.join(format!("{name}.tar.gz")))?;
+    let (size, models) = (size as f64 / 1e6, models as f64 / 1e6);
+    crate::output::line(&format!("the image: {size:.1} MB, and {models:.1} MB of models"));
+    Ok(())
+}
+
+fn with(mut command: Command, argument: &Path) -> Command {
+    command.arg(argument);
+    command
+}
+
+/// Returns the size of all files below a folder.
+fn bytes(folder: &Path) -> Result<u64> {
+    let files = archive::below(folder)?;
+    files.iter().map(|path| Ok(path.symlink_metadata()?)).try_fold(0, |sum, found: Result<_>| {
+        let found: fs::Metadata = found?;
+        Ok(if found.is_file() { sum + found.len() } else { sum })
+    })
+}

@@ -1,0 +1,72 @@
+//! Licenses of all packages that are compiled into the command.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::closure::{Id, Part};
+
+/// Beginnings of the names of files with a license or a notice, in lower case.
+const NAMES: [&str; 6] = ["license", "licence", "copying", "notice", "unlicense", "copyright"];
+
+/// Licenses whose text names no owner, so that a package without a file can have the common text.
+const COMMON: [(&str, &str); 1] = [("Apache-2.0", "LICENSE-APACHE")];
+
+/// Returns the texts, each with the packages that it is for.
+///
+/// # Errors
+///
+/// Returns an error that names the packages whose text is missing.
+pub(super) fn of(tree: &Path, parts: &BTreeMap<Id, Part>) -> Result<String> {
+    let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut missing = Vec::new();
+    for part in parts.values().filter(|part| part.checksum.is_some()) {
+        let name = format!("{} {} ({})", part.name, part.version, part.license);
+        let files = files(part)?;
+        for file in &files {
+            let text = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+            let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
+            texts.entry(text.trim().to_owned()).or_default().push(name.clone());
+        }
+        if files.is_empty() {
+            match COMMON.iter().find(|(license, _)| part.license.contains(license)) {
+                Some((license, file)) => {
+                    let text = fs::read_to_string(tree.join(file))?;
+                    let name = format!("{name}, under {license}");
+                    texts.entry(text.trim().to_owned()).or_default().push(name);
+                }
+                None => missing.push(name),
+            }
+        }
+    }
+    if !missing.is_empty() {
+        bail!("packages without a text of their license: {}", missing.join(", "));
+    }
+    let mut all = "nsbridge is made of these packages of others. Each has its license below.\n".to_owned();
+    // A text that more packages have stands first.
+    let mut texts: Vec<_> = texts.into_iter().collect();
+    texts.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
+    for (text, names) in texts {
+        all.push_str(&format!("\n{}\n{}\n\n{text}\n", "=".repeat(80), names.join("\n")));
+    }
+    Ok(all)
+}
+
+fn files(part: &Part) -> Result<Vec<PathBuf>> {
+    let entries = part.folder.read_dir();
+    let entries = entries.with_context(|| format!("reading {}", part.folder.display()))?;
+    let mut files: Vec<_> = part.license_file.iter().filter(|file| file.is_file()).cloned().collect();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        let is_code = path.extension().is_some_and(|extension| extension == "rs");
+        if path.is_file() && !is_code && NAMES.iter().any(|start| name.starts_with(start)) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files.dedup();
+    Ok(files)
+}

@@ -1,0 +1,87 @@
+//! Installed files below their prefix, from which every artefact is made.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::archive::write;
+
+/// Bundled models: the target and its draft.
+pub(super) const MODELS: [&str; 2] = ["tale-7m", "tale-1m"];
+
+/// Shells, each with the place of its completions below the prefix.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/nsbridge"),
+    ("zsh", "share/zsh/site-functions/_nsbridge"),
+    ("fish", "share/fish/vendor_completions.d/nsbridge.fish"),
+];
+
+/// Folder of documents below the prefix.
+const DOCUMENTS: &str = "share/doc/nsbridge";
+
+/// Documents, each with its name in the folder of documents.
+const COPIED: [(&str, &str); 12] = [
+    ("README.md", "README.md"),
+    ("CHANGELOG.md", "CHANGELOG.md"),
+    ("LICENSE-MIT", "LICENSE-MIT"),
+    ("LICENSE-APACHE", "LICENSE-APACHE"),
+    ("deploy/worker.example.toml", "examples/worker.example.toml"),
+    ("deploy/gateway.example.toml", "examples/gateway.example.toml"),
+    ("deploy/systemd/nsbridge-worker@.service", "systemd/nsbridge-worker@.service"),
+    ("deploy/systemd/nsbridge-gateway.service", "systemd/nsbridge-gateway.service"),
+    ("deploy/systemd/sysusers.conf", "systemd/sysusers.conf"),
+    ("deploy/prometheus/alerts.yaml", "prometheus/alerts.yaml"),
+    ("docs/protocol.md", "protocol.md"),
+    ("docs/installing.md", "installing.md"),
+];
+
+/// Lays the files below the prefix.
+///
+/// # Errors
+///
+/// Returns an error if the command does not run here, or if a file is missing.
+pub(super) fn lay(
+    tree: &Path,
+    prefix: &Path,
+    program: &Path,
+    notices: &str,
+    bill: &str,
+) -> Result<()> {
+    let installed = prefix.join("bin/nsbridge");
+    copy(program, &installed)?;
+    let say = |arguments: &[&str]| {
+        let output = Command::new(&installed).args(arguments).output().context("nsbridge")?;
+        let arguments = arguments.join(" ");
+        ensure!(output.status.success(), "nsbridge {arguments} failed");
+        Ok(output.stdout)
+    };
+    for (shell, place) in COMPLETIONS {
+        write(&prefix.join(place), &say(&["completions", shell])?)?;
+    }
+    let manual = prefix.join("share/man/man1");
+    fs::create_dir_all(&manual).with_context(|| format!("making {}", manual.display()))?;
+    say(&["man", "--out", manual.to_str().context("the folder must be UTF-8")?])?;
+    for model in MODELS {
+        let from = tree.join("examples/models").join(model);
+        for entry in from.read_dir().with_context(|| format!("reading {}", from.display()))? {
+            let entry = entry?;
+            let to = prefix.join("share/nsbridge/models").join(model).join(entry.file_name());
+            copy(&entry.path(), &to)?;
+        }
+    }
+    for (from, name) in COPIED {
+        copy(&tree.join(from), &prefix.join(DOCUMENTS).join(name))?;
+    }
+    write(&prefix.join(DOCUMENTS).join("THIRD-PARTY.txt"), notices.as_bytes())?;
+    write(&prefix.join(DOCUMENTS).join("nsbridge.cdx.json"), bill.as_bytes())
+}
+
+/// Copies a file with its mode, and makes the folder for it.
+pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
+    let folder = to.parent().context("a file is in a folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    fs::copy(from, to).with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+    Ok(())
+}

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Of the deb (`remove`, `upgrade`, ..) and the rpm (0: the last version goes), before the files go.
+set -e
+case "$1" in
+    remove | 0)
+        if [ -d /run/systemd/system ]; then
+            systemctl disable --now nsbridge-gateway.service || true
+            systemctl stop 'nsbridge-worker@*.service' || true
+        fi
+        rm -f /etc/systemd/system/*.wants/nsbridge-worker@*.service
+        ;;
+esac
