@@ -217,7 +217,7 @@ class InTheRunner(unittest.TestCase):
             control.send_json({})
             said = control.read()
             control.close()
-        here = "%d.%d" % sys.version_info[:2]
+        here = ".".join(map(str, sys.version_info[:2]))
         self.assertEqual(said, {"failed": f"Python {here} is older than 3.9"})
         self.assertEqual(process.returncode, 1)
 
