@@ -1,6 +1,6 @@
 """Asks a model and streams the reply: `python ask.py URL KEYRING MODEL PROMPT`.
 
-Needs the client of `python/`: `pip install ../../python`.
+Needs the client: `pip install nsbridge`, or `pip install ../../python` in a checkout.
 """
 
 import sys

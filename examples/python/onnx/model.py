@@ -1,6 +1,6 @@
 """Tells in which of six languages a text is, with onnxruntime: a model in Python.
 
-    pip install onnx onnxruntime
+    pip install nsbridge onnx onnxruntime
     python export.py ../../models/six-languages /tmp/six-languages
     nsbridge worker --python model.py --model languages --weights target=/tmp/six-languages ..
 """

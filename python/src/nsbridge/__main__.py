@@ -1,4 +1,7 @@
-"""Command that asks a model and streams the reply: `python -m nsbridge --help`."""
+"""Command `nsbridge-ask`, or `python -m nsbridge`: asks a model and streams the reply.
+
+The command `nsbridge` is another one, in Rust.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,7 @@ def ask(args: argparse.Namespace) -> int:
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     """Parses the command line."""
     about = "Ask a model behind nsbridge and stream the reply."
-    parser = argparse.ArgumentParser(prog="nsbridge", description=about)
+    parser = argparse.ArgumentParser(prog="nsbridge-ask", description=about)
     parser.add_argument("prompt", metavar="PROMPT")
     # Names, variables and defaults are those of `nsbridge ask`. The URL of the environment may have
     # a password, so the help does not show it.
@@ -152,10 +155,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return ask(args)
     except Failed as error:
-        print(f"nsbridge: {error.code}: {error.message}", file=sys.stderr)
+        print(f"nsbridge-ask: {error.code}: {error.message}", file=sys.stderr)
         return 1
     except Error as error:
-        print(f"nsbridge: {error}", file=sys.stderr)
+        print(f"nsbridge-ask: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ncancelled", file=sys.stderr)

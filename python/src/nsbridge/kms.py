@@ -1,4 +1,4 @@
-"""Data keys from AWS KMS. Needs boto3: `pip install nsbridge[kms]`."""
+"""Data keys from AWS KMS. Needs boto3: `pip install 'nsbridge[kms]'`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Runner of a Python model: loads model.py and answers the calls of a worker.
+"""Runner of a Python model: loads model.py and answers the calls of a worker. Continues api.py; the
+files are one module.
 
 The worker starts this code in a process of its own. Standard input is the control socket; each slot
-connects a socket of its own. A frame is a big-endian u32 length and JSON. A model may import the
-public names: BadInput, Retry, Fatal and Stopped. Only the standard library is used.
+connects a socket of its own. A frame is a big-endian u32 length and JSON. Only the standard library is
+used.
 """
 
 import asyncio
@@ -28,8 +29,6 @@ import traceback
 import types
 import typing
 
-__all__ = ["BadInput", "Retry", "Fatal", "Stopped"]
-
 # Bytes of pieces that may be on their way to the worker.
 _WINDOW = 4096
 # Maximum size of an encoded piece, in bytes. The worker's limit is smaller.
@@ -41,22 +40,6 @@ _FALLBACK = {"error": {"kind": "retry", "type": "MemoryError", "place": ""}}
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
-
-class BadInput(Exception):
-    """Input that cannot be answered; the client receives the sentence, and nothing is retried."""
-
-
-class Retry(Exception):
-    """Failure that another worker or a later try may not meet."""
-
-
-class Fatal(Exception):
-    """Failure of the model itself: the request is requeued, and the worker exits."""
-
-
-class Stopped(BaseException):
-    """Stop of a call. Not an Exception, so that `except Exception` does not hold it back."""
 
 
 class _Told(Exception):
@@ -132,7 +115,7 @@ def _piece(value):
     return b'{"piece":%b}' % data if len(data) <= _MOST else b'"oversize"'
 
 
-class Job:
+class _Job:
     """Request in progress."""
 
     def __init__(self, slot, head):
@@ -176,7 +159,7 @@ class Job:
 _COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
 
 
-class _ThreadJob(Job):
+class _ThreadJob(_Job):
     """Job of a function or a generator."""
 
     def emit(self, piece):
@@ -193,7 +176,7 @@ class _ThreadJob(Job):
         return self._resumed
 
 
-class _TaskJob(Job):
+class _TaskJob(_Job):
     """Job of a coroutine or an asynchronous generator."""
 
     async def emit(self, piece):

@@ -115,8 +115,6 @@ def _main():
 
     os.register_at_fork(after_in_child=in_child)
     try:
-        if sys.version_info < (3, 9):
-            raise RuntimeError("Python %s is older than 3.9" % sys.version.split()[0])
         sys.meta_path.insert(0, _DjlFinder())
         model = _Model(config)
         sockets.extend(_connect(config, index) for index in range(len(sockets), model.slots))

@@ -15,6 +15,7 @@ const BOOT: &str = include_str!("../runner/boot.py");
 
 /// Code of the runner: one module in several files.
 const RUNNER: &str = concat!(
+    include_str!("../runner/api.py"),
     include_str!("../runner/job.py"),
     include_str!("../runner/slots.py"),
     include_str!("../runner/batch.py"),

@@ -16,7 +16,7 @@ import jsonschema
 import pydantic
 
 runner = sys.modules["nsbridge_handler"] = types.ModuleType("nsbridge_handler")
-for part in ["job.py", "hints.py", "kinds.py"]:
+for part in ["api.py", "job.py", "hints.py", "kinds.py"]:
     path = pathlib.Path(__file__).parent.parent / "runner" / part
     exec(compile(path.read_text(), str(path), "exec"), runner.__dict__)
 

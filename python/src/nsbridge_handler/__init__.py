@@ -1,0 +1,1 @@
+../../../crates/handlers/python/runner/api.py
