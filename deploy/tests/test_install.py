@@ -242,8 +242,8 @@ class Downloads(Case):
             self.replace_tool("sleep", "exec /bin/sleep 1")
             process = subprocess.Popen(
                 self.command(), env=self.environment, stderr=subprocess.PIPE, start_new_session=True,
-                # A shell in the background ignores SIGINT; a terminal's does not.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                # A shell cannot trap what it was started to ignore, as by nohup or in the background.
+                preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
             )
             self.assertIn(b"downloading", process.stderr.readline())
             os.killpg(process.pid, number)
