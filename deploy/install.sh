@@ -176,7 +176,9 @@ fetch_once() {
             --speed-limit 1 --speed-time 30 --proto '=https,http' --proto-redir '=https' \
             --output "$2" --write-out '%{http_code}' "$1" 2>"$stage/said")
     else
-        LC_ALL=C wget -c -T 30 -O "$2" "$1" 2>"$stage/said" && return
+        # BusyBox 1.35 crashes with a timeout.
+        case $(wget --help 2>&1) in *BusyBox*) timeout= ;; *) timeout=-T30 ;; esac
+        LC_ALL=C wget -c -t 1 ${timeout:+"$timeout"} -O "$2" "$1" 2>"$stage/said" && return
         status=$(sed -n -e 's/.*awaiting response\.\.\. \([0-9]*\) .*/\1/p' -e 's/.*HTTP\/[0-9.]* \([0-9]*\).*/\1/p' \
             "$stage/said" | tail -n 1)
         return 1
@@ -194,7 +196,8 @@ fetch() {
         esac
         check_space $reserve_kib
         before=$size
-        size=$(wc -c <"$stage/$1" 2>/dev/null) || size=0
+        size=0
+        if [ -f "$stage/$1" ]; then size=$(wc -c <"$stage/$1"); fi
         [ $attempt -lt $attempts ] ||
             fail "the download of $base/$1 was interrupted $attempts times, last after $((size)) bytes:" \
                 "run this script again ($(tail -n 1 "$stage/said"))"
