@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{has, root};
+use crate::cargo::{has, in_root, root, succeeds};
 use crate::output;
 
 /// Python interpreters for the tests.
@@ -74,6 +74,23 @@ pub(crate) fn faketime() -> Result<()> {
 pub(crate) fn python3() -> Result<()> {
     if !has("python3") {
         apt::install("Python", &["python3"])?;
+    }
+    Ok(())
+}
+
+/// Makes sure that the shells and the programs for downloads are installed with which the installer is
+/// tested.
+///
+/// # Errors
+///
+/// Returns an error if one is missing and may not be installed.
+pub(crate) fn installer() -> Result<()> {
+    const PROGRAMS: [&str; 4] = ["busybox", "curl", "dash", "wget"];
+    // Not all of them know `--version`.
+    let mut look = in_root("sh");
+    look.args(["-c", "for it; do command -v $it || exit; done", "look"]).args(PROGRAMS);
+    if !succeeds(look) {
+        apt::install("shells and programs for downloads", &PROGRAMS)?;
     }
     Ok(())
 }

@@ -74,6 +74,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
         tests.env("NSBRIDGE_TEST_BINARY", cargo.target_dir().join("debug/nsbridge"));
         report.part("the Python client's tests", Runner::Unittest, tests)?;
         python_tests(&mut report, &machine)?;
+        installer(&mut report)?;
         alert_rules(&mut report)?;
     }
     drop(broker);
@@ -106,6 +107,16 @@ fn packages(arguments: &[String]) -> Vec<&str> {
         named.extend(value);
     }
     named
+}
+
+fn installer(report: &mut Report) -> Result<()> {
+    machine::installer()?;
+    let python = python(Path::new("python3"), "deploy/tests");
+    report.part(
+        "the installer's tests",
+        Runner::Unittest,
+        with(python, &["-m", "unittest", "discover"]),
+    )
 }
 
 /// Tests the alert rules, and parses the queries of the boards, with Prometheus's own tool.
