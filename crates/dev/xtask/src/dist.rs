@@ -120,10 +120,11 @@ fn make(
     let download = arguments.download.as_deref();
     let script = download.map_or_else(|| script.clone(), |url| script.replace("@DOWNLOAD@", url));
     archive::write(&out.join("install.sh"), script.as_bytes())?;
-    let notes = notes::of(&fs::read_to_string(tree.join("CHANGELOG.md"))?, &release.version)?;
-    archive::write(&out.join("NOTES.md"), notes.as_bytes())?;
     fs::remove_dir_all(&prefix).with_context(|| format!("removing {}", prefix.display()))?;
-    archive::sum(out)
+    archive::sum(out)?;
+    // For the page of the release, which has them as its text.
+    let notes = notes::of(&fs::read_to_string(tree.join("CHANGELOG.md"))?, &release.version)?;
+    archive::write(&out.join("release-notes.md"), notes.as_bytes())
 }
 
 /// Checks that two folders have the same files.

@@ -188,6 +188,21 @@ pub(crate) fn image() -> Result<()> {
     Ok(())
 }
 
+/// Makes sure that this machine can start other systems in folders.
+///
+/// # Errors
+///
+/// Returns an error if this process does not run as root, or if a tool is missing and may not be installed.
+pub(crate) fn fresh() -> Result<()> {
+    if !apt::is_root() {
+        bail!("systems in folders are started by systemd-nspawn, which takes root");
+    }
+    if !["mmdebstrap", "systemd-nspawn"].into_iter().all(has) {
+        apt::install("mmdebstrap and systemd-nspawn", &["mmdebstrap", "systemd-container"])?;
+    }
+    Ok(())
+}
+
 /// Returns a Python with the packages of an outside suite.
 ///
 /// # Errors

@@ -13,6 +13,7 @@ mod chaos;
 mod ci;
 mod cuda;
 mod dist;
+mod fresh;
 mod fuzz;
 mod gpu;
 mod lint;
@@ -107,6 +108,14 @@ enum Chore {
         #[command(flatten)]
         arguments: dist::Arguments,
     },
+    /// Installs each artefact of `cargo xtask dist` on fresh Debian systems without Rust, uses it, and removes it.
+    ///
+    /// The systems are folders that systemd-nspawn starts, booted where services are tried; this takes root. The times
+    /// are in target/fresh. Example: cargo xtask fresh deb systemd-trixie
+    Fresh {
+        #[command(flatten)]
+        arguments: fresh::Arguments,
+    },
     /// Builds the worker for NVIDIA GPUs, or runs cargo for them, without an installation of CUDA.
     ///
     /// Downloads CUDA 13.0's compiler once per machine, 1.7 GB. The binary is
@@ -189,6 +198,7 @@ fn main() -> ExitCode {
             None => chaos::run(&Cargo::here(), &arguments),
         },
         Chore::Attack { arguments } => attack::run(&Cargo::here(), &arguments),
+        Chore::Fresh { arguments } => fresh::run(&arguments),
         Chore::Dist { arguments } => dist::run(&arguments),
         Chore::Cuda { check, arguments } => cuda::run(check, &arguments),
         Chore::GpuRun { arguments } => gpu::run(arguments),
