@@ -127,7 +127,8 @@ fn a_worker_and_its_queues_are_read() {
 
     let (output, text, _) = output(&[&["top", "--once"], &sources[..]].concat());
     assert!(output.status.success(), "{text}");
-    for part in ["NO PROBLEMS\n", "MODELS\n", "WORKERS by worker\n", &address, "0.1.0", "ready"] {
+    let version = env!("CARGO_PKG_VERSION");
+    for part in ["NO PROBLEMS\n", "MODELS\n", "WORKERS by worker\n", &address, version, "ready"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let login = place.url.split_once("://").unwrap().1.split_once('@').unwrap().0;

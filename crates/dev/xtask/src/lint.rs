@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::{self, Cargo, in_root, root};
 use crate::cuda;
 use crate::machine::cuda::Toolkit;
-use crate::{alerts, api, boards, book, output, prose};
+use crate::{alerts, api, boards, book, output, packages, prose};
 
 /// Folders with sources in other languages than Rust.
 const FOLDERS: [&str; 5] = ["crates", "deploy", "docs", "examples", "python"];
@@ -53,6 +53,7 @@ fn checks(cargo: &Cargo) -> Result<Vec<(&'static str, Command)>> {
         ("clippy of the benches", clippy_of_benches(cargo)),
         ("clippy of what is for GPUs", clippy_for_gpus(cargo)?),
         ("doc", doc),
+        ("packages", packages::pack(cargo)?),
         ("python", compile_python()?),
     ];
     checks.extend(optional(cargo));

@@ -1,5 +1,5 @@
-//! Development chores: `cargo xtask test | lint | api | book | ci | page | chaos | attack | fuzz |
-//! templates | vocabularies | cuda | gpu-run | models | outside | bench SUITE`.
+//! Development chores: `cargo xtask test | lint | api | book | packages | ci | page | chaos | attack |
+//! fuzz | templates | vocabularies | cuda | gpu-run | models | outside | bench SUITE`.
 
 mod alerts;
 mod api;
@@ -71,6 +71,10 @@ enum Chore {
         #[arg(long)]
         write: bool,
     },
+    /// Builds each package that a release publishes from its own files.
+    ///
+    /// The packages are unpacked in target/packages. `cargo xtask lint` makes them without building them.
+    Packages,
     /// Runs the lints, the tests, those of the chat page, each fault scenario once and the attacks, like the continuous
     /// integration.
     Ci,
@@ -191,6 +195,7 @@ fn main() -> ExitCode {
         Chore::Lint => lint::run(&Cargo::here()),
         Chore::Book => book::run(),
         Chore::Api { write } => api::run(&Cargo::here(), write),
+        Chore::Packages => packages::check(&Cargo::here()),
         Chore::Ci => ci::run(),
         Chore::Page { arguments } => page::run(&Cargo::here(), &arguments),
         Chore::Chaos { arguments } => match arguments.mutants() {

@@ -38,7 +38,16 @@ const TEXTS: [&str; 2] = ["tracing::", "#[error("];
 const FOLDERS: [&str; 2] = ["crates", "examples"];
 
 /// Documents, and folders of them.
-const DOCUMENTS: [&str; 5] = ["CHANGELOG.md", "README.md", "deploy", "docs", "python/README.md"];
+const DOCUMENTS: [&str; 8] = [
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "crates",
+    "deploy",
+    "docs",
+    "python/README.md",
+];
 
 /// Checks the first words of all doc comments, the words of comments, documents and log lines, and the
 /// names of constants.

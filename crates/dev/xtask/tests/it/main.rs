@@ -5,6 +5,7 @@ mod documents;
 mod growth;
 mod layers;
 mod modules;
+mod packages;
 mod retries;
 mod tidy;
 mod tree;

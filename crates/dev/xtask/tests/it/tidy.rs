@@ -46,13 +46,15 @@ const STRANGE: [[&str; 2]; 10] = [
 ];
 
 /// Allowed names at the top level, except for dot files.
-const TOP: [&str; 10] = [
+const TOP: [&str; 12] = [
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "Cargo.lock",
     "Cargo.toml",
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "README.md",
+    "SECURITY.md",
     "crates",
     "deploy",
     "docs",
