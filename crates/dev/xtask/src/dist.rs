@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::{self, Cargo, cache, in_root, root};
-use crate::{machine, output, packages};
+use crate::{output, packages};
 use binary::Tools;
 use release::Release;
 
@@ -63,7 +63,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         packages::check(&Cargo::here())?;
     }
     if arguments.twice {
-        ensure!(!arguments.allow_dirty, "--twice builds a clone, which has no changes: commit them");
+        ensure!(
+            !arguments.allow_dirty,
+            "--twice builds a clone, which has no changes: commit them"
+        );
         let again = tempfile::tempdir().context("making a folder for the second build")?;
         let (clone, second) = (again.path().join("clone"), again.path().join("dist"));
         let mut git = in_root("git");

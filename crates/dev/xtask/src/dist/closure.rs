@@ -50,8 +50,7 @@ struct LockedPackage {
 /// Returns an error if cargo fails or if a package has no license.
 pub(super) fn read(cargo: &Cargo, release: &Release) -> Result<BTreeMap<Id, Part>> {
     let ids = tree(cargo, release)?;
-    let metadata =
-        cargo.metadata(&["--locked", "--filter-platform", &release.triple])?;
+    let metadata = cargo.metadata(&["--locked", "--filter-platform", &release.triple])?;
     let sums = checksums(cargo)?;
     let needs = edges(&metadata);
     let mut parts = BTreeMap::new();

@@ -44,7 +44,8 @@ pub(super) fn of(tree: &Path, parts: &BTreeMap<Id, Part>) -> Result<String> {
     if !missing.is_empty() {
         bail!("packages without a text of their license: {}", missing.join(", "));
     }
-    let mut all = "nsbridge is made of these packages of others. Each has its license below.\n".to_owned();
+    let mut all =
+        "nsbridge is made of these packages of others. Each has its license below.\n".to_owned();
     // A text that more packages have stands first.
     let mut texts: Vec<_> = texts.into_iter().collect();
     texts.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
@@ -57,7 +58,8 @@ pub(super) fn of(tree: &Path, parts: &BTreeMap<Id, Part>) -> Result<String> {
 fn files(part: &Part) -> Result<Vec<PathBuf>> {
     let entries = part.folder.read_dir();
     let entries = entries.with_context(|| format!("reading {}", part.folder.display()))?;
-    let mut files: Vec<_> = part.license_file.iter().filter(|file| file.is_file()).cloned().collect();
+    let mut files: Vec<_> =
+        part.license_file.iter().filter(|file| file.is_file()).cloned().collect();
     for entry in entries {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();

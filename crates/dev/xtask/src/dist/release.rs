@@ -39,7 +39,9 @@ impl Release {
         Ok(Self {
             version: version.context("the workspace has no version")?.to_owned(),
             commit: git(&["rev-parse", "HEAD"])?,
-            epoch: git(&["log", "-1", "--format=%ct"])?.parse().context("the time of the commit")?,
+            epoch: git(&["log", "-1", "--format=%ct"])?
+                .parse()
+                .context("the time of the commit")?,
             time: git(&["log", "-1", "--format=%cd", "--date=format-local:%Y-%m-%dT%H:%M:%SZ"])?,
             triple: triple.context("rustc names no host")?.to_owned(),
         })

@@ -70,7 +70,8 @@ fn bill(release: &Release, parts: &BTreeMap<Id, Part>, others: Vec<Value>) -> St
     let dependencies: Vec<Value> = parts
         .values()
         .map(|part| {
-            let needs: Vec<_> = part.needs.iter().map(|(name, version)| purl(name, version)).collect();
+            let needs: Vec<_> =
+                part.needs.iter().map(|(name, version)| purl(name, version)).collect();
             json!({"ref": purl(&part.name, &part.version), "dependsOn": needs})
         })
         .collect();

@@ -82,6 +82,7 @@ pub(super) fn lay(
 pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     let folder = to.parent().context("a file is in a folder")?;
     fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    fs::copy(from, to).with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+    fs::copy(from, to)
+        .with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
     Ok(())
 }
