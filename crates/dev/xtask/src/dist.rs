@@ -37,6 +37,9 @@ pub(crate) struct Arguments {
     /// Address of the folder from which install.sh downloads.
     #[arg(long, value_name = "URL", env = "NSBRIDGE_DOWNLOAD")]
     download: Option<String>,
+    /// Mirror of Debian for the container image, where apt reads none.
+    #[arg(long, value_name = "URL", env = "NSBRIDGE_DEBIAN_MIRROR")]
+    debian_mirror: Option<String>,
     /// Leaves the container image out. It needs root, mmdebstrap and buildah, and is made on Linux alone.
     #[arg(long)]
     without_image: bool,
@@ -115,7 +118,8 @@ fn make(
         system::build(tools, release, tree, &prefix, out)?;
         if !arguments.without_image {
             output::step("the container image");
-            image::build(release, tree, &prefix, &parts, out)?;
+            let mirror = arguments.debian_mirror.as_deref();
+            image::build(release, tree, &prefix, &parts, mirror, out)?;
         }
     }
     let script = fs::read_to_string(tree.join("deploy/install.sh"))?;

@@ -9,6 +9,7 @@ pub(crate) mod rabbitmq;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -179,13 +180,22 @@ pub(crate) fn dist() -> Result<PathBuf> {
 ///
 /// Returns an error if this process does not run as root, or if a tool is missing and may not be installed.
 pub(crate) fn image() -> Result<()> {
-    if !apt::is_root() {
+    if apt::as_root().is_none() {
         bail!("the files of an image have owners, which takes root: or pass --without-image");
     }
     if !has("buildah") {
-        apt::install("buildah", &["buildah"])?;
+        apt::install("buildah", &["buildah", "debian-archive-keyring"])?;
     }
     Ok(())
+}
+
+/// Returns a command that runs as root the program that is its next argument.
+///
+/// # Errors
+///
+/// Returns an error if that is not permitted.
+pub(crate) fn as_root() -> Result<Command> {
+    apt::as_root().context("this takes root, or sudo without a password")
 }
 
 /// Makes sure that this machine can start other systems in folders.
@@ -197,8 +207,9 @@ pub(crate) fn fresh() -> Result<()> {
     if !apt::is_root() {
         bail!("systems in folders are started by systemd-nspawn, which takes root");
     }
-    if !["mmdebstrap", "systemd-nspawn"].into_iter().all(has) {
-        apt::install("mmdebstrap and systemd-nspawn", &["mmdebstrap", "systemd-container"])?;
+    if !["mmdebstrap", "systemd-nspawn", "podman", "buildah"].into_iter().all(has) {
+        let packages = ["mmdebstrap", "systemd-container", "podman", "crun", "buildah"];
+        apt::install("mmdebstrap, systemd-nspawn and podman", &packages)?;
     }
     Ok(())
 }

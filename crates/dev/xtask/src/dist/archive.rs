@@ -33,10 +33,12 @@ pub(super) fn pack(folder: &Path, name: &str, to: &Path, release: &Release) -> R
         let inside = Path::new(name).join(path.strip_prefix(folder)?);
         let mut header = Header::new_gnu();
         header.set_mtime(release.epoch);
-        (header.set_uid(0), header.set_gid(0));
+        header.set_uid(0);
+        header.set_gid(0);
         if path.is_dir() {
             header.set_entry_type(EntryType::Directory);
-            (header.set_mode(0o755), header.set_size(0));
+            header.set_mode(0o755);
+            header.set_size(0);
             archive.append_data(&mut header, inside, std::io::empty())?;
         } else {
             let file = File::open(&path).with_context(|| format!("reading {}", path.display()))?;

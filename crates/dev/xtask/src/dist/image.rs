@@ -27,12 +27,15 @@ pub(super) fn build(
     tree: &Path,
     prefix: &Path,
     parts: &BTreeMap<Id, Part>,
+    mirror: Option<&str>,
     out: &Path,
 ) -> Result<()> {
     machine::image()?;
     let place = tempfile::tempdir().context("making a folder for the image")?;
     let root = place.path().join("root");
-    let mut lay = Command::new("/bin/sh");
+    let mut lay = machine::as_root()?;
+    let mirror = mirror.unwrap_or_default();
+    lay.args(["env", &format!("NSBRIDGE_DEBIAN_MIRROR={mirror}"), "/bin/sh"]);
     lay.arg(tree.join("deploy/image/root.sh")).arg(prefix).arg(tree).arg(&root);
     ensure!(cargo::run(lay)?, "the root of the image could not be laid; it says why above");
     let models = bytes(&root.join("models"))?;
@@ -44,29 +47,33 @@ pub(super) fn build(
     let context = place.path().join("context");
     fs::create_dir(&context)?;
     fs::copy(tree.join("deploy/image/Dockerfile"), context.join("Dockerfile"))?;
-    let mut tar = Command::new("tar");
-    tar.arg("--create").arg("--file").arg(context.join("root.tar"));
+    let mut tar = machine::as_root()?;
+    tar.args(["tar", "--create"]).arg("--file").arg(context.join("root.tar"));
     tar.args(["--sort=name", "--numeric-owner", "--format=gnu"]);
     tar.arg(format!("--mtime=@{}", release.epoch)).arg("--directory").arg(&root).arg(".");
     ensure!(cargo::run(tar)?, "the root of the image could not be packed");
     let tag = format!("nsbridge:{}", release.version);
     // Storage of its own, and no layers of other builds.
     let buildah = |arguments: &[&str]| {
-        let mut buildah = Command::new("buildah");
-        buildah.arg("--root").arg(place.path().join("storage"));
+        let mut buildah = machine::as_root()?;
+        buildah.args(["buildah", "--root"]).arg(place.path().join("storage"));
         buildah.arg("--runroot").arg(place.path().join("run"));
         buildah.args(["--storage-driver", "vfs"]).args(arguments);
-        buildah
+        anyhow::Ok(buildah)
     };
-    let mut build = buildah(&["bud", "--quiet", "--pull-never", "--isolation", "chroot"]);
+    let mut build = buildah(&["bud", "--quiet", "--pull-never", "--isolation", "chroot"])?;
     // The format of OCI has no health check.
     build.args(["--format", "docker", "--timestamp", &release.epoch.to_string()]);
     build.args(["--platform", &format!("linux/{}", release.architecture()?), "--tag", &tag]);
     ensure!(cargo::run(with(build, &context))?, "buildah could not build the image");
     let archive = place.path().join("image.tar");
     let to = format!("docker-archive:{}:{tag}", archive.display());
-    ensure!(cargo::run(buildah(&["push", "--quiet", &tag, &to]))?, "buildah could not pack it");
+    ensure!(cargo::run(buildah(&["push", "--quiet", &tag, &to])?)?, "buildah could not pack it");
     compress(&archive, &out.join(format!("{name}.tar.gz")))?;
+    // What root made is root's.
+    let mut remove = machine::as_root()?;
+    remove.args(["rm", "-rf"]).arg(place.path());
+    ensure!(cargo::run(remove)?, "{} could not be removed", place.path().display());
     let (size, models) = (size as f64 / 1e6, models as f64 / 1e6);
     crate::output::line(&format!("the image: {size:.1} MB, and {models:.1} MB of models"));
     Ok(())

@@ -96,7 +96,7 @@ class System:
         command = self.nspawn("--boot", "--private-network", "--console=pipe")
         boot = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            leader = self.leader(boot)
+            self.pid = leader = self.leader(boot)
 
             def run(script: str) -> None:
                 inside = ["nsenter", "-t", leader, "-a", "bash", "-euo", "pipefail", "-c", script]
@@ -137,11 +137,15 @@ class System:
             raise Failed(f"the step {name!r} ended with {process.returncode}: {''.join(tail[-4:]).strip()}")
         self.note(name, start)
 
-    steps: dict
+    steps: dict[str, float]
+    # The first process of the booted system.
+    pid: str
 
-    def note(self, name: str | None, start: float) -> None:
+    def note(self, name: str | None, start: float) -> float:
+        took = round(time.monotonic() - start, 1)
         if name:
-            self.steps[name] = round(time.monotonic() - start, 1)
+            self.steps[name] = took
+        return took
 
     def files(self) -> set[str]:
         """Returns all files of the system but for logs, caches and the like."""
@@ -375,12 +379,112 @@ apt-get remove -qq --yes nsbridge
 """)
 
 
+class Engine:
+    """podman with a storage of its own, and buildah on the same storage."""
+
+    def __init__(self, folder: Path, network: str):
+        self.storage = ["--root", f"{folder}/storage", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
+        self.network = network
+
+    def command(self, program: str, *arguments: str) -> list[str]:
+        # The runtime refuses a hierarchy of control groups of both versions, which it does not need.
+        hide = "umount /sys/fs/cgroup/unified 2>/dev/null || true; exec \"$@\""
+        groups = ["--cgroup-manager", "cgroupfs"] if program == "podman" else []
+        return ["unshare", "--mount", "sh", "-c", hide, "sh", program, *self.storage, *groups, *arguments]
+
+    def call(self, program: str, *arguments: str, fails: bool = False) -> str:
+        done = subprocess.run(self.command(program, *arguments), capture_output=True, text=True, timeout=300)
+        if (done.returncode != 0) != fails:
+            raise Failed(f"{program} {' '.join(arguments[:6])} ended with {done.returncode}: {done.stderr.strip()[-400:]}")
+        return done.stdout + done.stderr
+
+    def run(self, *arguments: str) -> list[str]:
+        """Arguments of `podman run` as compose.yaml has them."""
+        return [
+            *("run", "--read-only", "--cap-drop=all", "--security-opt", "no-new-privileges", "--cgroups=disabled"),
+            *("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--no-healthcheck"),
+            *("--network", self.network, "--volume", "keys:/keys", *arguments),
+        ]
+
+
 def image(system: System) -> None:
-    system.run("""
-export DEBIAN_FRONTEND=noninteractive
-apt-get install -qq --yes --no-install-recommends podman crun >/dev/null 2>&1
-""", network=True)
-    raise Failed("not written")
+    serve_image(system, None)
+
+
+def mutants(system: System) -> None:
+    """Images with a fault each. The scenario must fail for each of them."""
+    for fault, script in {
+        "the folder of keys belongs to root": "chown 0:0 $1/keys",
+        "there are no authorities of TLS": "rm $1/etc/ssl/certs/ca-certificates.crt",
+        "the command belongs to root alone": "chmod 700 $1/usr/bin/nsbridge",
+    }.items():
+        try:
+            serve_image(system, script)
+        except Failed as error:
+            print(f"    {fault}: {str(error)[:200]}", flush=True)
+        else:
+            raise Failed(f"the image works although {fault}")
+
+
+def serve_image(system: System, fault: str | None) -> None:
+    with system.booted() as run, tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        run("""
+systemctl start rabbitmq-server
+cd /root
+openssl req -quiet -x509 -newkey rsa:2048 -nodes -keyout k.pem -out c.pem -days 2 -subj /CN=localhost 2>/dev/null
+systemd-run --quiet openssl s_server -quiet -accept 5671 -cert /root/c.pem -key /root/k.pem
+""")
+        engine = Engine(Path(folder), f"ns:/proc/{system.pid}/ns/net")
+        podman = lambda *arguments, **options: engine.call("podman", *arguments, **options)  # noqa: E731
+        (archive,) = system.dist.glob("*.image.tar.gz")
+        start = time.monotonic()
+        podman("load", "--quiet", "--input", str(archive))
+        name = podman("images", "--format", "{{.Repository}}:{{.Tag}}").split()[0]
+        if fault:
+            made = engine.call("buildah", "from", "--pull-never", name).split()[-1]
+            place = engine.call("buildah", "mount", made).split()[-1]
+            subprocess.run(["sh", "-c", fault, "sh", place], check=True)
+            engine.call("buildah", "commit", "--quiet", "--format", "docker", made, "localhost/mutant:1")
+            name = "localhost/mutant:1"
+        podman(*engine.run("--rm", name, "keys", "generate", "--out", "/keys/keys.json"))
+        facts = podman("inspect", "--format", "{{.Config.User}} {{.Config.StopSignal}} {{.Size}}", name).split()
+        if facts[:2] != ["10001:10001", "SIGTERM"]:
+            raise Failed(f"the image says {facts}")
+        print(f"    {name}: {int(facts[2]) / 1e6:.1f} MB with its models", flush=True)
+        variables = ["--env", "NSBRIDGE_BROKER__URL=amqp://localhost", "--env", "NSBRIDGE_KEYS__KEYRING=/keys/keys.json"]
+        podman(*engine.run("--detach", "--name", "worker", "--env", "NSBRIDGE_WORKER__GRACE_S=20", *variables, name))
+        for _ in range(100):
+            done = subprocess.run(
+                engine.command("podman", "exec", "worker", "nsbridge", "health", "--ready"), capture_output=True, text=True
+            )
+            if done.returncode == 0:
+                break
+            time.sleep(0.3)
+        else:
+            raise Failed(f"the worker is not ready: {done.stderr.strip()} {podman('logs', 'worker')[-600:]}")
+        ask = [*engine.run("--rm", *variables, name), "ask", "--model", "tale-7m"]
+        if len(podman(*ask, "--max-tokens", "20", "Once a bear")) < 20:
+            raise Failed("the reply is too short")
+        system.note("image: first reply", start)
+        # The server's certificate is of no authority, which only a client that knows some can say.
+        said = podman(*ask[:-2], "--broker", "amqps://localhost:5671", *ask[-2:], "x", fails=True)
+        if "UnknownIssuer" not in said and "issuer" not in said.lower():
+            raise Failed(f"TLS without authorities: {said.strip()[-300:]}")
+        start = time.monotonic()
+        long = subprocess.Popen(
+            engine.command("podman", *ask, "--max-tokens", "300", "Once a bear"), stdout=subprocess.PIPE, text=True
+        )
+        time.sleep(1.5)
+        podman("stop", "--time", "35", "worker")
+        code = podman("inspect", "--format", "{{.State.ExitCode}}", "worker").strip()
+        took = system.note("image: drain", start)
+        if code != "0" or took > 35:
+            raise Failed(f"the worker ended with {code} after {took} s")
+        podman("start", "worker")
+        out, _ = long.communicate(timeout=120)
+        if long.returncode or len(out) < 200:
+            raise Failed(f"the reply over the stop ended with {long.returncode}: {out[-200:]}")
+        podman("rm", "--force", "--time", "0", "worker")
 
 
 SCENARIOS = {
@@ -391,6 +495,8 @@ SCENARIOS = {
     "wheel": (wheel, SUITES),
     "uvx": (uvx, ("trixie",)),
     "systemd": (systemd, SUITES),
+    "image": (image, ("trixie",)),
+    "image-mutants": (mutants, ("trixie",)),
 }
 
 

@@ -42,7 +42,7 @@ pub(super) fn is_root() -> bool {
 }
 
 /// Returns a command that runs the arguments that follow as root, if permitted.
-fn as_root() -> Option<Command> {
+pub(super) fn as_root() -> Option<Command> {
     if is_root() {
         return Some(in_root("env"));
     }

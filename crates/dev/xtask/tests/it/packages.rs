@@ -86,9 +86,9 @@ fn packages() -> Vec<Package> {
         .args(["metadata", "--no-deps", "--format-version", "1"])
         .current_dir(root())
         .output()
-        .unwrap();
+        .expect("cargo starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).unwrap();
+    let metadata: Metadata = serde_json::from_slice(&output.stdout).expect("cargo writes JSON");
     metadata.packages
 }
 
@@ -265,7 +265,7 @@ fn sample() -> Package {
             {"name": "kit", "req": "*", "path": "/kit", "kind": "dev"}
         ]
     }"#;
-    serde_json::from_str(manifest).unwrap()
+    serde_json::from_str(manifest).expect("a package of cargo metadata")
 }
 
 #[test]
