@@ -262,13 +262,19 @@ pub fn log_to_stderr(config: &LogConfig) -> Result<(), ConfigError> {
         // Otherwise a log line that cannot be written is reported on stderr, and the logging thread
         // panics if that fails as well.
         .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(is_colored());
     // A second call in one process keeps the settings of the first.
     let _ = match config.format {
         LogFormat::Text => log.try_init(),
         LogFormat::Json => log.json().try_init(),
     };
     Ok(())
+}
+
+/// Returns true if stderr shows colors: on a terminal, unless `NO_COLOR` is set (see no-color.org).
+fn is_colored() -> bool {
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !no_color && std::io::stderr().is_terminal()
 }
 
 /// Waits until the log lines so far are on stderr, for a second at most. The last step of a program that

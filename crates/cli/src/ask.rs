@@ -28,6 +28,9 @@ const OF_TEXT: [&str; 9] = [
     "regex",
 ];
 
+/// Heading of the options about broker and keys.
+const CONNECTION: &str = "Broker and keys";
+
 /// Sends one sealed request to a model's queue and streams the reply.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: nsbridge ask --model tale-7m --keyring keys.json \"Once a bear\"")]
@@ -43,15 +46,15 @@ pub(crate) struct Arguments {
     /// Tenant of the request.
     #[arg(long, default_value = "default")]
     tenant: Tenant,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = CONNECTION)]
     broker: Broker,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = CONNECTION)]
     keys: Keys,
     /// AWS KMS key (ARN or alias) whose data key seals the request instead of the keyring. Region
     /// and credentials come from the environment or the profile.
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", help_heading = CONNECTION)]
     kms_key: Option<KeyId>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Text models")]
     sampling: Sampling,
     /// Revision of the model that must answer the request.
     #[arg(long, value_name = "ID")]

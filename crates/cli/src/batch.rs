@@ -23,6 +23,9 @@ use crate::place::{self, Broker, Keys, leave_now, model, signals};
 
 /// Runs files of requests through the queues, as bulk work.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: nsbridge batch run requests.jsonl --out results.jsonl --model tale-7m"
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

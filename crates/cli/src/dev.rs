@@ -100,6 +100,7 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
     config.store = Some(StoreConfig::local(folder.path()));
     let gateway = Gateway::on(config, local.broker.clone(), local.keys.clone()).await?;
     let page = format!("http://{}", gateway.address());
+    let name = &local.name;
     let (path, body) = if is_python {
         (format!("/v1/models/{}/run", local.name), "{\"input\": \"hello\"}")
     } else if !pair.is_bundled() {
@@ -109,7 +110,8 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
         ("/v1/completions".to_owned(), "{\"prompt\": \"Once a bear\", \"max_tokens\": 40}")
     };
     status(&format!(
-        "{page} has the chat page, and {page}/v1 answers clients of OpenAI's API. For example:\n  \
+        "{page} has the chat page of the model {name}, and {page}/v1 answers clients of OpenAI's API, and of \
+         Anthropic's at {page}/v1/messages. For example:\n  \
          curl {page}{path} -H 'content-type: application/json' -d '{body}'\nCtrl-C ends it."
     ));
     if !no_open && stderr().is_terminal() && open::that_detached(&page).is_err() {

@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::place;
-use crate::terminal::print_line;
+use crate::terminal::{counted, print_line};
 use crate::worker::{Kind, within};
 
 /// Time limit for loading a model, after which the load is taken to hang.
@@ -81,20 +81,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn keys(config: &Config) -> Finding {
-    let kms = config.keys.kms_keys.len();
     let Some(ring) = config.keys.load()? else {
-        return Ok(format!(
-            "no keyring; `kms_keys` names {kms} keys, which this check does not test"
-        ));
+        let kms = counted(config.keys.kms_keys.len() as u64, "key");
+        return Ok(format!("no keyring; this check does not test the {kms} of `kms_keys`"));
     };
     let primary = ring.entries().iter().find(|entry| entry.state == State::Primary);
     let primary = primary.context("no key is primary")?;
-    let count = ring.entries().len();
-    Ok(format!(
-        "{count} keys; the primary key is {}, check value {}",
-        primary.id,
-        primary.check_value()
-    ))
+    let keys = counted(ring.entries().len() as u64, "key");
+    Ok(format!("{keys}; the primary key is {}, check value {}", primary.id, primary.check_value()))
 }
 
 /// Checks the broker within [`BROKER_LIMIT`].
@@ -164,12 +158,14 @@ async fn depths(config: &Config, connection: &dyn Connection) -> Finding {
             let dead = connection.depth(&dead).await.map_or(0, |depth| depth.messages);
             let bulk = bulk_queue(&config.worker.model);
             let bulk = connection.depth(&bulk).await.map_or(0, |depth| depth.messages);
-            let (waiting, consumers) = (depth.messages, depth.consumers);
-            let alone = waiting > 0 && consumers == 0;
+            let alone = depth.messages > 0 && depth.consumers == 0;
             let alone = if alone { "; no worker takes them: start one" } else { "" };
             format!(
-                "reached; {queue} has {waiting} waiting, {consumers} consumers, {bulk} bulk requests \
-                 waiting, {dead} dead letters{alone}"
+                "reached; {queue} has {} waiting, {}, {} waiting, {}{alone}",
+                depth.messages,
+                counted(u64::from(depth.consumers), "consumer"),
+                counted(u64::from(bulk), "bulk request"),
+                counted(u64::from(dead), "dead letter"),
             )
         }
         Err(Error::NoQueue { .. }) => format!("reached; {queue} is new"),

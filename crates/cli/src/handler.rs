@@ -20,6 +20,10 @@ use crate::worker::PythonSettings;
 
 /// Checks a handler in Python, or prints the schema of its inputs.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  nsbridge handler check model.py --input '\"good morning\"'\n  \
+    nsbridge handler schema model.py > input.json"
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

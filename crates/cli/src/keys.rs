@@ -94,7 +94,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn generate(out: &Path, id: Option<KeyId>, shared: bool) -> Result<()> {
+/// Creates a keyring with one new key, and tells about it.
+pub(crate) fn generate(out: &Path, id: Option<KeyId>, shared: bool) -> Result<()> {
     let mut entry = Entry::new(id.map_or_else(new_id, Ok)?, Key::generate()?, State::Primary);
     entry.is_master = !shared;
     let (id, check) = (entry.id.clone(), entry.check_value());
@@ -203,8 +204,12 @@ fn create(path: &Path, ring: &Keyring, if_exists: &str) -> Result<()> {
         }
         file => file.with_context(|| format!("cannot create {}", path.display()))?,
     };
-    file.write_all(ring.to_json().as_bytes())?;
-    Ok(file.sync_all()?)
+    let written = file.write_all(ring.to_json().as_bytes()).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // Half a keyring would be in the way of the next try.
+        let _ = fs::remove_file(path);
+    }
+    written.with_context(|| format!("writing {}", path.display()))
 }
 
 /// Replaces the file by a rename, so that a reader never sees half a keyring.

@@ -15,6 +15,7 @@ use nsbridge_queue::MemoryBroker;
 use nsbridge_store::Location;
 use tokio::task::JoinHandle;
 
+use crate::bundled::{DRAFT, TARGET, bundled};
 use crate::failure::note;
 
 const ENDED: &str = "the worker in this process has ended, and the command with it; start it again";
@@ -43,8 +44,8 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// Returns the target's file or folder.
-    fn target(&self) -> PathBuf {
-        self.model.clone().unwrap_or_else(|| bundled("tale-7m"))
+    fn target(&self) -> Result<PathBuf> {
+        self.model.clone().map_or_else(|| bundled(TARGET), Ok)
     }
 
     /// Returns true if no model is named.
@@ -55,7 +56,8 @@ impl Pair {
     /// Returns the formats that the target's chat template shows. A file that cannot be read fails with its
     /// own sentence when it is loaded.
     pub(crate) fn formats(&self) -> ChatFormats {
-        ChatFormats::read(&Model::at(self.target())).unwrap_or_default()
+        let target = self.target().ok();
+        target.and_then(|target| ChatFormats::read(&Model::at(target)).ok()).unwrap_or_default()
     }
 }
 
@@ -78,13 +80,13 @@ impl Local {
     pub(crate) async fn start(pair: &Pair) -> Result<Self> {
         // The process will hold keys and prompts, which the message of a panic may quote.
         nsbridge::confine()?;
-        let target = pair.target();
+        let target = pair.target()?;
         check(&target, "--model")?;
         let name = target.file_stem().map_or("demo".into(), |name| name.to_string_lossy());
         let name = name.into_owned();
         // The bundled draft model would have another vocabulary than a model of the user.
-        let own = || pair.model.is_none().then(|| bundled("tale-1m"));
-        let draft = pair.draft.clone().or_else(own);
+        let own = || pair.model.is_none().then(|| bundled(DRAFT)).transpose();
+        let draft = pair.draft.clone().map_or_else(own, |draft| Ok(Some(draft)))?;
         draft.as_deref().map_or(Ok(()), |draft| check(draft, "--draft"))?;
         let named = [("target", Some(target)), ("draft", draft)];
         let models: Models = named
@@ -164,14 +166,6 @@ impl Local {
 fn check(path: &Path, option: &str) -> Result<()> {
     let there = Location::Folder(path.to_owned()).check_exists();
     there.map_err(|why| anyhow!("{option}: {why}"))
-}
-
-/// Returns the folder of a bundled model: in the source tree, or under `/models` in a container
-/// image.
-fn bundled(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models").join(name);
-    let here = ["examples/models", "/models"].map(|folder| Path::new(folder).join(name));
-    here.into_iter().find(|dir| dir.is_dir()).unwrap_or(source)
 }
 
 #[cfg(test)]

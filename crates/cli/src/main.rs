@@ -2,15 +2,20 @@
 
 mod ask;
 mod batch;
+mod bundled;
+mod completions;
 mod demo;
 mod dev;
 mod doctor;
 mod failure;
 mod gateway;
 mod handler;
+mod health;
 mod import;
+mod init;
 mod keys;
 mod local;
+mod man;
 mod model;
 mod parity;
 mod place;
@@ -20,15 +25,23 @@ mod queue;
 mod stream;
 mod terminal;
 mod top;
+mod usage;
+mod version;
 mod worker;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Runs language models as workers on a message queue, encrypted end to end.
 #[derive(Debug, Parser)]
-#[command(name = "nsbridge", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "nsbridge",
+    version,
+    long_version = version::long(),
+    propagate_version = true,
+    max_term_width = 100
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -38,6 +51,7 @@ struct Arguments {
 enum Command {
     Demo(demo::Arguments),
     Dev(dev::Arguments),
+    Init(init::Arguments),
     Worker(worker::Arguments),
     Handler(handler::Arguments),
     Ask(ask::Arguments),
@@ -51,10 +65,17 @@ enum Command {
     Queue(queue::Arguments),
     Top(top::Arguments),
     Doctor(doctor::Arguments),
+    Health(health::Arguments),
+    Completions(completions::Arguments),
+    #[command(hide = true)]
+    Man(man::Arguments),
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::report(&error),
+    };
     if place::has_password(std::env::args()) {
         failure::note(
             "the password in --broker can be read by all users of this machine in its list of \
@@ -64,6 +85,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Dev(arguments) => dev::run(arguments),
+        Command::Init(arguments) => init::run(arguments),
         Command::Worker(arguments) => worker::run(arguments),
         Command::Handler(arguments) => handler::run(arguments),
         Command::Ask(arguments) => ask::run(arguments),
@@ -77,6 +99,9 @@ fn main() -> ExitCode {
         Command::Queue(arguments) => queue::run(arguments),
         Command::Top(arguments) => top::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Health(arguments) => health::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments, Arguments::command()),
+        Command::Man(arguments) => man::run(&arguments, Arguments::command()),
     };
     let code = match done {
         Ok(code) => code,
@@ -88,7 +113,7 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {

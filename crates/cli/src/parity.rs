@@ -13,11 +13,11 @@ use crate::terminal::print_line;
 
 /// Compares a model's logits with those of another program or machine.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "A reference is a safetensors file with `tokens` [n] (i64) and `logits` [n, vocabulary] (f32),\n\
-    made by any framework, or by `record` on another machine:\n\
-    \x20 nsbridge parity check --model ./tale-7m --reference lab.safetensors --tolerance 1e-3"
-)]
+#[command(after_help = "Examples:\n\
+    \x20 nsbridge parity check --model ./tale-7m --reference lab.safetensors --tolerance 1e-3\n\
+    \x20 nsbridge parity record --model ./tale-7m --reference lab.safetensors --out ours.safetensors\n\n\
+    A reference is a safetensors file with `tokens` [n] (i64) and `logits` [n, vocabulary] (f32),\n\
+    made by any framework, or by `record` on another machine.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -33,13 +33,18 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     let written = out.write_all(shown(text).as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => io::Error::new(ErrorKind::BrokenPipe, ReaderGone),
-        _ => error,
+        kind => io::Error::new(kind, format!("writing to standard output: {error}")),
     })
 }
 
 /// Writes a line to stdout as [`print`] does.
 pub(crate) fn print_line(line: &str) -> io::Result<()> {
     print(&format!("{line}\n"))
+}
+
+/// Returns a number with what is counted, which is `one` in the singular.
+pub(crate) fn counted(number: u64, one: &str) -> String {
+    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Returns true if both stdin and stdout are a terminal.

@@ -21,6 +21,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
+use std::fmt;
+
 pub use self::bytes::{Bytes, FOURS};
 
 pub(crate) use self::bytes::at_once;
@@ -47,6 +49,16 @@ pub enum Tier {
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512-vnni",
+        })
+    }
 }
 
 impl Tier {

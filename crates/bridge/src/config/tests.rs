@@ -264,6 +264,10 @@ fn the_image_and_the_task_on_ecs_are_complete() {
     config.models.clear();
     assert_eq!(config.check(), Ok(()));
     assert!(config.keys.keyring_json.is_some() && config.fleet.spot);
+    // The check asks the port that `nsbridge health` asks by default.
+    let check = serde_json::json!(["CMD", "nsbridge", "health", "--loaded"]);
+    assert_eq!(container["healthCheck"]["command"], check);
+    assert_eq!(config.health.listen.unwrap().port(), 9464);
     // Work is handed over in up to 10 s after the grace.
     assert!(config.worker.grace_s + 10 < container["stopTimeout"].as_u64().unwrap());
 }

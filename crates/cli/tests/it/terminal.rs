@@ -22,6 +22,45 @@ fn seen(arguments: &[&str]) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
+/// Runs a command with a terminal as its output and its errors, and returns what that received.
+#[track_caller]
+fn seen_in_color(arguments: &[&str], no_color: &str) -> String {
+    let (mut person, end) = terminal();
+    let mut command = nsbridge(arguments);
+    command.env("TERM", "xterm-256color").env("NO_COLOR", no_color);
+    command.env_remove("CLICOLOR").env_remove("CLICOLOR_FORCE");
+    command.stdout(end.try_clone().unwrap()).stderr(end.try_clone().unwrap());
+    command.spawn().unwrap().wait().unwrap();
+    drop((command, end));
+    let mut bytes = Vec::new();
+    let _ = person.read_to_end(&mut bytes);
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn help_errors_and_log_have_colors_unless_no_color_is_set_or_there_is_no_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("worker.toml");
+    let text = "[worker]\nmodel = \"m\"\nshow_errors = true\n[broker]\nurl = \"amqp://localhost\"\n\
+                [keys]\nkeyring = \"none.json\"\n";
+    fs::write(&config, text).unwrap();
+    let config = config.to_str().unwrap();
+    // The log warns of `show_errors` before the worker misses its keyring.
+    let commands: [(&[&str], &str); 3] = [
+        (&["worker", "--help"], "Usage:"),
+        (&["worker", "--frobnicate"], "unexpected argument"),
+        (&["worker", "--config", config], "show_errors is set"),
+    ];
+    for (command, part) in commands {
+        let (colored, plain) = (seen_in_color(command, ""), seen_in_color(command, "1"));
+        assert!(colored.contains('\u{1b}'), "{command:?}: {colored:?}");
+        assert!(plain.contains(part) && !plain.contains('\u{1b}'), "{command:?}: {plain:?}");
+        let (_, out, err) = output(command);
+        let piped = format!("{out}{err}");
+        assert!(piped.contains(part) && !piped.contains('\u{1b}'), "{command:?}: {piped:?}");
+    }
+}
+
 /// Text that turns a terminal's output red and reverses its direction.
 const HOSTILE: &str = "\u{9b}31m\u{202e}";
 const ESCAPED: &str = "\\u{9b}31m\\u{202e}";

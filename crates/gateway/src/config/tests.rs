@@ -93,9 +93,9 @@ fn the_image_the_compose_file_and_the_task_on_ecs_are_complete() {
     };
     let config = checked([set("environment", "value"), set("secrets", "valueFrom")].concat());
     // The check does not go through the door of the API's clients, which they can fill.
-    let port = format!("127.0.0.1/{};", config.server.metrics.unwrap().port());
-    let check = container["healthCheck"]["command"][3].as_str().unwrap();
-    assert!(check.contains(&port) && check.contains("GET /livez"), "{check}");
+    let address = format!("127.0.0.1:{}", config.server.metrics.unwrap().port());
+    let check = &container["healthCheck"]["command"];
+    assert_eq!(*check, serde_json::json!(["CMD", "nsbridge", "health", "--address", address]));
     let store = config.store.unwrap();
     assert!(store.shared.is_some() && store.key.is_some());
     // The process ends at most 10 s after its grace.
