@@ -47,16 +47,15 @@ impl Tools {
 pub(super) fn cargo(release: &Release, tree: &Path, target: &Path) -> Result<Cargo> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(env::home_dir()?.join(".cargo"))).context("no CARGO_HOME")?;
-    let flags = [(tree, "/nsbridge"), (&home, "/cargo"), (target, "/target")]
+    let flags = [(tree, "/nsbridge"), (&home, "/cargo")]
         .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
     let cargo = Cargo::here()
         .in_tree(tree, target)
         .with("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .with("CARGO_INCREMENTAL", "0")
         .with("NSBRIDGE_COMMIT", &*release.commit)
-        .with("SOURCE_DATE_EPOCH", release.epoch.to_string())
-        .with("MACOSX_DEPLOYMENT_TARGET", MACOS);
-    Ok(cargo)
+        .with("SOURCE_DATE_EPOCH", release.epoch.to_string());
+    Ok(if release.is_for_linux() { cargo } else { cargo.with("MACOSX_DEPLOYMENT_TARGET", MACOS) })
 }
 
 /// Builds the command and returns its path.
