@@ -127,6 +127,10 @@ fn make(
     let download = arguments.download.as_deref();
     let script = download.map_or_else(|| script.clone(), |url| script.replace("@DOWNLOAD@", url));
     archive::write(&out.join("install.sh"), script.as_bytes())?;
+    let bills = archive::below(out)?.into_iter();
+    let bills: Vec<_> =
+        bills.filter(|path| path.to_string_lossy().ends_with(".cdx.json")).collect();
+    sbom::check(tools, &bills)?;
     fs::remove_dir_all(&prefix).with_context(|| format!("removing {}", prefix.display()))?;
     archive::sum(out)?;
     // For the page of the release, which has them as its text.

@@ -2,17 +2,42 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::binary::Tools;
 use super::closure::{Id, Part};
 use super::release::Release;
 use super::stage::MODELS;
+use crate::cargo;
 
 /// Package of the command.
 const COMMAND: &str = "nsbridge-cli";
+
+/// Program that checks the bills of materials whose paths are its arguments.
+const CHECK: &str = "\
+import sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+for path in sys.argv[1:]:
+    wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(open(path).read())
+    sys.exit(f'{path}: {wrong}') if wrong else None
+";
+
+/// Checks files with CycloneDX's own schema.
+///
+/// # Errors
+///
+/// Returns an error if one does not fit it.
+pub(super) fn check(tools: &Tools, files: &[PathBuf]) -> Result<()> {
+    let mut python = Command::new(&tools.python);
+    python.args(["-c", CHECK]).args(files);
+    ensure!(cargo::run(python)?, "a bill of materials does not fit the schema; it says why above");
+    Ok(())
+}
 
 /// Returns the bill of materials of the command as JSON.
 pub(super) fn of(release: &Release, parts: &BTreeMap<Id, Part>) -> String {
