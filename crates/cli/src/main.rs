@@ -14,6 +14,7 @@ mod local;
 mod model;
 mod parity;
 mod place;
+mod progress;
 mod prompt;
 mod proxy;
 mod queue;
