@@ -61,6 +61,8 @@ mod observability;
 mod platform;
 mod request;
 mod serve;
+mod service;
+mod service_manager;
 mod timing;
 pub mod worker;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use nsbridge_base::chain;
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::erased::Servable;
+use nsbridge_handler::source::LoadProgress;
 use nsbridge_handler::{AsyncHandler, Handler};
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_store::Store;
@@ -27,6 +28,8 @@ use crate::observability::Observability;
 use crate::observability::health::{Health, Pages};
 use crate::observability::metrics::Metrics;
 use crate::platform::{EcsAddresses, Platform};
+use crate::service::Service;
+use crate::service_manager::ServiceManager;
 use crate::worker::{Worker, WorkerBuilder};
 
 const USAGE: &str = "[--config worker.toml]
@@ -123,17 +126,21 @@ fn run_any<H: Servable<K>, K>(config: Config) -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(|source| Error::System { what: "start the bridge's threads", source })?;
-    let ended = runtime.block_on(run_until_signal::<H, K>(config));
+    let manager = ServiceManager::new(std::env::vars_os());
+    let ended = runtime.block_on(run_until_signal::<H, K>(config, &manager));
     // A handler that does not stop must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
 
-async fn run_until_signal<H: Servable<K>, K>(mut config: Config) -> Result<(), Error> {
+async fn run_until_signal<H: Servable<K>, K>(
+    config: Config,
+    manager: &ServiceManager,
+) -> Result<(), Error> {
     let drain = Drain::new(Duration::from_secs(config.worker.grace_s));
-    watch_signals(drain.clone(), config.worker.grace_s)?;
-    let options = config.options::<H::Options>()?;
     let observability = observability(&config)?;
+    watch_signals(drain.clone(), config.worker.grace_s, observability.metrics.load())?;
+    let options = config.options::<H::Options>()?;
     // Before the load, so that a worker that loads for minutes is seen to be alive.
     if let Some(addr) = config.health.listen {
         let pages = Pages::bind(addr).await?;
@@ -141,27 +148,42 @@ async fn run_until_signal<H: Servable<K>, K>(mut config: Config) -> Result<(), E
     }
     let platform = Platform::new(&config.fleet, ecs_addresses())?;
     tokio::spawn(platform.run(drain.clone(), observability.metrics.clone()));
-    let spans = observability.spans.clone();
-    let metrics = observability.metrics.clone();
+    let service = Service { drain, observability, progress: LoadProgress::default() };
+    tokio::select! {
+        // Before the work, whose end at a signal would leave no time for a notice.
+        biased;
+        never = manager.follow(|| service.state(), service.stopping()) => match never {},
+        ended = load_and_work::<H, K>(config, options, &service) => ended,
+    }
+}
+
+/// Loads the models and takes requests until the worker has drained.
+async fn load_and_work<H: Servable<K>, K>(
+    mut config: Config,
+    options: H::Options,
+    service: &Service,
+) -> Result<(), Error> {
+    let Service { drain, observability, progress } = service;
+    let metrics = &observability.metrics;
     let (withdrawn, withdrawals) = watch::channel(());
-    let keys = keys::open(&config.keys, &metrics, withdrawn, &config.timing).await?;
+    let keys = keys::open(&config.keys, metrics, withdrawn, &config.timing).await?;
     // Wiped here. The copy in the environment cannot be wiped.
     config.keys.keyring_json = None;
-    let builder = builder(&config, keys, drain.clone(), observability)?;
+    let builder = builder(&config, keys, drain.clone(), observability.clone())?;
     let store = Store::open(&config.store)?;
     let loading = async {
-        let found = loading::find(&store, &config.models, &metrics).await?;
+        let found = loading::find(&store, &config.models, metrics, progress).await?;
         builder.revision(found.revision).start_any::<H, K>(options, found.models).await
     };
     let worker = tokio::select! {
         worker = loading => worker?,
-        never = loading::tell(&store, &metrics) => match never {},
+        never = loading::tell(&store, metrics, progress) => match never {},
         _ = drain.begun() => return Ok(()),
     };
     metrics.store(store.counts());
     worker.forget_when(withdrawals);
     let ended = worker.run().await;
-    spans.close().await;
+    observability.spans.close().await;
     ended
 }
 
@@ -215,7 +237,7 @@ fn builder(
 }
 
 /// Drains at the first SIGTERM or Ctrl-C, and ends the process at once at the second.
-fn watch_signals(drain: Drain, grace_s: u64) -> Result<(), Error> {
+fn watch_signals(drain: Drain, grace_s: u64, running: watch::Receiver<usize>) -> Result<(), Error> {
     let listen =
         |kind| signal(kind).map_err(|source| Error::System { what: "listen for signals", source });
     let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
@@ -233,8 +255,9 @@ fn watch_signals(drain: Drain, grace_s: u64) -> Result<(), Error> {
             drain.begin();
             tracing::info!(
                 grace_s,
+                requests = *running.borrow(),
                 "draining after a signal: no new requests, running requests may finish within the \
-                 grace period"
+                 grace period; a second signal ends the worker at once"
             );
         }
     });

@@ -34,6 +34,7 @@ pub use crate::observability::Observability;
 pub use crate::observability::health::{Health, Pages};
 pub use crate::observability::metrics::Metrics;
 pub use crate::platform::{EcsAddresses, Platform};
+pub use crate::service_manager::{ServiceManager, ServiceState};
 pub use crate::timing::Timing;
 pub use builder::WorkerBuilder;
 pub use nsbridge_telemetry::Spans;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{IsTerminal as _, stderr};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,6 +19,7 @@ use serde::Deserialize;
 
 use crate::failure::{INTERRUPTED, status};
 use crate::place::{self, Broker, Keys, leave_now, model, signals};
+use crate::progress::Display;
 
 /// Runs files of requests through the queues, as bulk work.
 #[derive(Debug, clap::Args)]
@@ -191,7 +191,7 @@ fn first(path: &Path) -> Result<First> {
     anyhow::bail!("{} has no requests", path.display())
 }
 
-/// Progress on stderr: one line that is redrawn on a terminal, else a line every ten seconds.
+/// Progress on stderr: one line that is redrawn on a terminal, else a line every five seconds.
 struct Shown {
     bar: Option<ProgressBar>,
     began: Instant,
@@ -200,10 +200,12 @@ struct Shown {
 }
 
 impl Shown {
-    const EVERY: Duration = Duration::from_secs(10);
+    const EVERY: Duration = Duration::from_secs(5);
+    /// Age of a batch that is not shown yet on a terminal.
+    const BAR_AFTER: Duration = Duration::from_secs(1);
 
     fn new() -> Self {
-        let bar = stderr().is_terminal().then(|| {
+        let bar = (Display::of_stderr() == Display::Bar).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
                 bar.set_style(style);
@@ -220,6 +222,7 @@ impl Shown {
         let is_due = last.elapsed() >= Self::EVERY;
         self.since.set((Some(first), if is_due { Instant::now() } else { last }));
         match &self.bar {
+            Some(_) if self.began.elapsed() < Self::BAR_AFTER => {}
             Some(bar) => bar.set_message(line(first, now, self.began.elapsed())),
             None if is_due => status(&line(first, now, self.began.elapsed())),
             None => {}

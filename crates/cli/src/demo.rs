@@ -9,6 +9,7 @@ use nsbridge_client::{Client, Request};
 use nsbridge_protocol::TextInput;
 
 use crate::local::{Local, Pair};
+use crate::progress::Display;
 use crate::prompt::Sampling;
 use crate::terminal::{is_interactive, print};
 use crate::{place, prompt, stream};
@@ -46,7 +47,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 }
 
 async fn tell(arguments: Arguments) -> Result<ExitCode> {
-    let local = Local::start(&arguments.pair).await?;
+    let local = Local::start(&arguments.pair, Display::unless(arguments.json)).await?;
     let (broker, keys) = (local.broker.clone(), local.keys.clone());
     let client = Client::builder().broker(broker).keys(keys).name("demo").connect().await?;
     let sampling = &arguments.sampling;

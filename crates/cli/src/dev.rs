@@ -14,9 +14,10 @@ use serde::de::{DeserializeOwned, IntoDeserializer as _};
 
 use crate::failure::status;
 use crate::gateway::run_until_signals;
-use crate::handler::{models, plain};
+use crate::handler::models;
 use crate::local::{Local, Pair};
 use crate::place::{self, loopback, weights};
+use crate::progress::Display;
 use crate::worker::PythonSettings;
 
 /// Serves the chat page and OpenAI's API on this machine, with gateway, queue and worker in one
@@ -84,12 +85,12 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
             let mut options = settings.of_model(&file)?;
             // Prompts of this machine's user alone are served here.
             (options.reload, options.show_output) = (reload, true);
-            let local = Local::start_python(options.clone(), models).await?;
-            let schema = nsbridge_python::schema(options).await.map_err(|error| plain(&error))?;
-            input_schema = schema.map(InputSchema::Schema);
+            let schema = options.loaded_schema.clone();
+            let local = Local::start_python(options, models).await?;
+            input_schema = schema.get().cloned().flatten().map(InputSchema::Schema);
             (Some(store), local)
         }
-        None => (None, Local::start(&pair).await?),
+        None => (None, Local::start(&pair, Display::of_stderr()).await?),
     };
     let queue = Some(local.model.clone());
     let served = Model { queue, tools, reasoning, input_schema, ..Model::default() };

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use nsbridge::worker::Config;
 use nsbridge_crypto::State;
+use nsbridge_handler::source::LoadProgress;
 use nsbridge_handler::{AsyncHandler, Models};
 use nsbridge_judged::{Judge as _, JudgeOptions, Judged, JudgedOptions, Rules, RulesOptions};
 use nsbridge_llama::{Embedder, Llama};
@@ -23,6 +24,7 @@ use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::place;
+use crate::progress::{Display, Shown};
 use crate::terminal::{counted, print_line};
 use crate::worker::{Kind, within};
 
@@ -74,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         tell("configuration", Ok(format!("serves {}", config.worker.model)))?,
         tell("keys", keys(&config))?,
         tell("broker", place::wait_for(broker(&config)))?,
-        tell("model", place::wait_for(model(&config)))?,
+        tell("model", place::wait_for(model(&config, Display::unless(arguments.json))))?,
     ];
     let healthy = looks.into_iter().all(|well| well);
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -216,7 +218,7 @@ async fn keep_a_record(connection: &dyn Connection, model: &ModelName) -> Result
     )
 }
 
-async fn model(config: &Config) -> Finding {
+async fn model(config: &Config, display: Display) -> Finding {
     let kind = Kind::of(config);
     if kind == Kind::Judge {
         let rules = toml_to(config.judge.clone().unwrap_or_default(), "judge")?;
@@ -224,11 +226,13 @@ async fn model(config: &Config) -> Finding {
         return Ok("none; the rules of [judge] can be used".to_owned());
     }
     let store = Store::open(&config.store)?;
+    let progress = LoadProgress::default();
     let mut models = Vec::new();
     for (name, model) in &config.models {
-        models.push((name.clone(), store.model(model.wanted()).await?.model));
+        models.push((name.clone(), store.model(model.wanted()).await?.model.tracked(&progress)));
     }
     let models: Models = models.into_iter().collect();
+    let _shown = Shown::of_load("loading the model", display, progress);
     if kind == Kind::Python {
         return python(config, models).await;
     }

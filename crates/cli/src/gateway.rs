@@ -1,19 +1,25 @@
 //! `nsbridge gateway`: the OpenAI-compatible API, and its keys.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Subcommand;
-use nsbridge::worker::{LogConfig, LogFormat};
+use nsbridge::worker::{LogConfig, LogFormat, ServiceManager, ServiceState};
 use nsbridge_gateway::access::{self, ApiKey, ApiKeyId, Entry};
-use nsbridge_gateway::{Config, Gateway};
+use nsbridge_gateway::{Config, Gateway, GatewayHealth};
 use nsbridge_protocol::{ModelName, Tenant};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{note, status};
-use crate::place::{signals, wait_for};
+use crate::place::{Signals, signals, wait_for};
 use crate::terminal::print_line;
+
+/// Time in which a drain without replies ends without a word.
+const SHORT_DRAIN: Duration = Duration::from_secs(1);
 
 /// Serves the OpenAI-compatible API until SIGTERM or Ctrl-C.
 #[derive(Debug, clap::Args)]
@@ -141,22 +147,56 @@ fn serve(config: &Path, log: LogFormat) -> Result<ExitCode> {
 /// Serves until the drain that a signal begins is over. A second signal ends it at once.
 pub(crate) async fn run_until_signals(gateway: Gateway) -> Result<ExitCode> {
     let mut signals = signals()?;
-    let drain = gateway.drain();
+    let (drain, health, address) = (gateway.drain(), gateway.health(), gateway.address());
     let again = CancellationToken::new();
-    let second = again.clone();
+    let (second, limit) = (again.clone(), gateway.drain_limit());
+    let (begin, running) = (drain.clone(), health.clone());
     tokio::spawn(async move {
-        for token in [drain, second] {
-            signals.next().await;
-            token.cancel();
-        }
+        signals.next().await;
+        begin.cancel();
+        tell_drain(&running, &mut signals).await;
+        second.cancel();
     });
+    let manager = ServiceManager::new(std::env::vars_os());
+    let stopping = async {
+        drain.cancelled().await;
+        limit
+    };
     tokio::select! {
+        // Before the gateway, whose end would leave no time for a notice.
+        biased;
+        never = manager.follow(|| state(&health, &drain, address), stopping) => match never {},
         () = gateway.run() => Ok(ExitCode::SUCCESS),
         () = again.cancelled() => {
             status("a second signal came: leaving at once");
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// Says what a drain waits for, unless it ends at once, and waits for the second signal.
+async fn tell_drain(gateway: &GatewayHealth, signals: &mut Signals) {
+    let replies = gateway.replies();
+    if replies > 0 {
+        let s = if replies == 1 { "y" } else { "ies" };
+        status(&format!("finishing {replies} repl{s}; Ctrl-C again leaves at once"));
+    } else if timeout(SHORT_DRAIN, signals.next()).await.is_ok() {
+        return;
+    } else {
+        status("closing connections; Ctrl-C again leaves at once");
+    }
+    signals.next().await;
+}
+
+/// Returns the state of a gateway for the service manager. A gateway that can answer is alive.
+fn state(gateway: &GatewayHealth, drain: &CancellationToken, address: SocketAddr) -> ServiceState {
+    let is_ready = gateway.is_ready();
+    let status = match gateway.replies() {
+        replies if drain.is_cancelled() => format!("draining {replies} replies"),
+        _ if is_ready => format!("serving at {address}"),
+        _ => "not ready: no reply can be stored, or a start goes on".to_owned(),
+    };
+    ServiceState::new(true, is_ready, status)
 }
 
 fn list(file: &Path) -> Result<ExitCode> {

@@ -96,7 +96,7 @@ fn print_schema(arguments: Schema) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn plain(error: &nsbridge_handler::Error) -> anyhow::Error {
+fn plain(error: &nsbridge_handler::Error) -> anyhow::Error {
     anyhow!("{error}")
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use nsbridge::worker::{Drain, Worker};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
+use nsbridge_handler::source::LoadProgress;
 use nsbridge_handler::{AsyncHandler, Model, Models};
 use nsbridge_llama::{ChatFormats, Llama};
 use nsbridge_protocol::{ModelName, Tenant};
@@ -17,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::bundled::{DRAFT, TARGET, bundled};
 use crate::failure::note;
+use crate::progress::{Display, Shown};
 
 const ENDED: &str = "the worker in this process has ended, and the command with it; start it again";
 
@@ -76,8 +78,8 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Loads the model and starts the worker.
-    pub(crate) async fn start(pair: &Pair) -> Result<Self> {
+    /// Loads the model, whose progress is shown so, and starts the worker.
+    pub(crate) async fn start(pair: &Pair, display: Display) -> Result<Self> {
         // The process will hold keys and prompts, which the message of a panic may quote.
         nsbridge::confine()?;
         let target = pair.target()?;
@@ -88,10 +90,11 @@ impl Local {
         let own = || pair.model.is_none().then(|| bundled(DRAFT)).transpose();
         let draft = pair.draft.clone().map_or_else(own, |draft| Ok(Some(draft)))?;
         draft.as_deref().map_or(Ok(()), |draft| check(draft, "--draft"))?;
+        let progress = LoadProgress::default();
         let named = [("target", Some(target)), ("draft", draft)];
         let models: Models = named
             .into_iter()
-            .filter_map(|(name, path)| Some((name.to_owned(), Model::at(path?))))
+            .filter_map(|(name, path)| Some((name.to_owned(), Model::at(path?).tracked(&progress))))
             .collect();
         let mut options = nsbridge_llama::Options::default();
         options.device.clone_from(&pair.device);
@@ -103,6 +106,7 @@ impl Local {
                 options.top_p = Some(MILD_TOP_P);
             }
         }
+        let _shown = Shown::of_load(format!("loading {name}"), display, progress);
         Self::serve::<Llama>(name, options, models).await
     }
 
@@ -115,6 +119,8 @@ impl Local {
         let name =
             options.entry_point.file_stem().map_or("demo".into(), |name| name.to_string_lossy());
         let name = name.split('.').next().unwrap_or_default().to_owned();
+        // Lines, since what the model prints meanwhile is logged.
+        let _shown = Shown::of_unknown(format!("loading {name}"), Display::Lines);
         Self::serve::<Python>(name, options, models).await
     }
 

@@ -19,6 +19,7 @@ mod man;
 mod model;
 mod parity;
 mod place;
+mod progress;
 mod prompt;
 mod proxy;
 mod queue;

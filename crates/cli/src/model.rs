@@ -1,6 +1,5 @@
 //! `nsbridge model`: commands for models in object storage.
 
-mod bar;
 mod inspect;
 mod quantize;
 
@@ -19,8 +18,8 @@ use serde_json::{Value, json};
 
 use crate::failure::note;
 use crate::place;
+use crate::progress::{Bar, size};
 use crate::terminal::print_line;
-use bar::Bar;
 
 /// Pushes, pulls, verifies, inspects and quantizes models.
 #[derive(Debug, clap::Args)]
@@ -229,12 +228,14 @@ async fn push(store: &Store, push: Push, json: bool) -> Result<Value> {
     let (hashing, sending) = (Bar::new("hashing", json), Bar::new("sending", json));
     let bars = (hashing.clone(), sending.clone());
     let told = move |step| match step {
-        Pushing::Planned(bytes) => {
-            hashing.expect(bytes);
-            sending.expect(bytes);
-        }
+        Pushing::Planned(bytes) => hashing.expect(bytes),
         Pushing::Hashed(bytes) => hashing.add(bytes),
-        Pushing::There(bytes) => sending.add(bytes),
+        Pushing::There(bytes) => {
+            // All is hashed before the first part is sent.
+            hashing.end();
+            sending.expect(hashing.total());
+            sending.add(bytes);
+        }
         _ => {}
     };
     let alias = push.alias.clone();
@@ -257,14 +258,14 @@ async fn push(store: &Store, push: Push, json: bool) -> Result<Value> {
 async fn pull(store: &Store, from: Location, to: PathBuf, json: bool) -> Result<Value> {
     let opened = open(store, from).await?;
     let bar = Bar::new("pulling", json);
-    bar.expect(opened.manifest.as_ref().map_or(0, |manifest| manifest.size()));
+    bar.expect_from(total(&opened), store.counts().clone());
     let told = bar.clone();
     store.pull(&opened, &to, move |bytes| told.add(bytes)).await?;
     bar.end();
     say_what_is_not_the_models(&opened, &to);
     let fetched = store.counts().from_store.get();
     let place = opened.model.place();
-    note(&format!("{place} is in {}, {} fetched", to.display(), bar::size(fetched)));
+    note(&format!("{place} is in {}, {} fetched", to.display(), size(fetched)));
     Ok(json!({ "place": place, "folder": to, "fetched": fetched }))
 }
 
@@ -285,9 +286,9 @@ fn say_what_is_not_the_models(opened: &Opened, folder: &Path) {
 async fn verify(store: &Store, model: Location, json: bool) -> Result<Value> {
     let opened = open(store, model).await?;
     let place = opened.model.place();
+    let bytes = opened.manifest.as_ref().map_or(0, |manifest| manifest.size());
     let bar = Bar::new("reading", json);
-    let size = opened.manifest.as_ref().map_or(0, |manifest| manifest.size());
-    bar.expect(size);
+    bar.expect_from(total(&opened), store.counts().clone());
     let told = bar.clone();
     let wrong = store.verify(&opened, move |bytes| told.add(bytes)).await?;
     bar.end();
@@ -300,8 +301,13 @@ async fn verify(store: &Store, model: Location, json: bool) -> Result<Value> {
         let count = wrong.len();
         bail!("{place} is not what its manifest says, {count} of its chunks; the first: {first}");
     }
-    note(&format!("{place} is what its manifest says, {} of it", bar::size(size)));
-    Ok(json!({ "place": place, "good": true, "bytes": size }))
+    note(&format!("{place} is what its manifest says, {} of it", size(bytes)));
+    Ok(json!({ "place": place, "good": true, "bytes": bytes }))
+}
+
+/// Returns the size of all files of a model, in bytes.
+fn total(opened: &Opened) -> u64 {
+    opened.model.source().files().iter().map(|file| file.size).sum()
 }
 
 /// Returns the last segment of an address.

@@ -5,10 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, ensure};
 use clap::Subcommand;
+use nsbridge_handler::source::LoadProgress;
 use nsbridge_llama::{Format, KvFormat, parity};
 use serde_json::json;
 
 use crate::failure::note;
+use crate::progress::{Display, Shown};
 use crate::terminal::print_line;
 
 /// Compares a model's logits with those of another program or machine.
@@ -69,8 +71,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Record { model, reference, out } => {
             let reference = parity::Reference::read(&reference)?;
-            let mut model = open(&model, reference.tokens.len())?;
+            let tokens = reference.tokens.len();
+            let mut model = open(&model, tokens, Display::of_stderr())?;
+            let shown = computing(tokens, Display::of_stderr());
             let recorded = parity::Reference::record(&mut model, &reference.tokens);
+            drop(shown);
             recorded.map_err(|error| anyhow!("{error}"))?.write(&out)?;
             note(&format!("{} holds the logits", out.display()));
             Ok(ExitCode::SUCCESS)
@@ -90,7 +95,11 @@ fn check(
 ) -> Result<ExitCode> {
     let reference = parity::Reference::read(reference)?;
     let tokens = reference.tokens.len();
-    let held = reference.check_against(&mut open(model, tokens)?);
+    let display = Display::unless(as_json);
+    let mut model = open(model, tokens, display)?;
+    let shown = computing(tokens, display);
+    let held = reference.check_against(&mut model);
+    drop(shown);
     let parity = held.map_err(|error| anyhow!("{error}"))?;
     let parity::Parity { largest, after, mismatches, divergence, .. } = parity;
     let equal = largest <= tolerance;
@@ -112,8 +121,19 @@ fn check(
     Ok(if equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn open(arguments: &ModelArguments, tokens: usize) -> Result<nsbridge_llama::Model> {
-    let files = nsbridge_handler::Model::at(&arguments.model);
+fn computing(tokens: usize, display: Display) -> Shown {
+    Shown::of_unknown(format!("computing the logits of {tokens} tokens"), display)
+}
+
+fn open(
+    arguments: &ModelArguments,
+    tokens: usize,
+    display: Display,
+) -> Result<nsbridge_llama::Model> {
+    let progress = LoadProgress::default();
+    let files = nsbridge_handler::Model::at(&arguments.model).tracked(&progress);
+    let _shown =
+        Shown::of_load(format!("loading {}", arguments.model.display()), display, progress);
     let format = arguments.quantize.as_ref().map(|_| Format::Q8_0);
     let kv = match arguments.kv_cache_dtype.as_str() {
         "bf16" => KvFormat::Bf16,

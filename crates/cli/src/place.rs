@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use nsbridge::worker::{LogConfig, LogFormat};
 use nsbridge_protocol::ModelName;
 use nsbridge_store::Location;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Address of the broker.
 #[derive(Debug, clap::Args)]
@@ -68,24 +69,24 @@ pub(crate) fn loopback(text: &str) -> Result<SocketAddr, String> {
         .to_owned())
 }
 
-/// Signals that end a command: SIGTERM and Ctrl-C.
-pub(crate) struct Signals(tokio::signal::unix::Signal);
+/// Signals that end a command: SIGTERM and Ctrl-C. None is lost between two waits.
+pub(crate) struct Signals([Signal; 2]);
 
 impl Signals {
     /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
+        let [terminate, interrupt] = &mut self.0;
         tokio::select! {
-            _ = self.0.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
         }
     }
 }
 
 /// Begins to listen for signals.
 pub(crate) fn signals() -> Result<Signals> {
-    let terminate = tokio::signal::unix::SignalKind::terminate();
-    let terminate = tokio::signal::unix::signal(terminate);
-    Ok(Signals(terminate.context("listening for SIGTERM")?))
+    let listen = |kind| signal(kind).context("listening for signals");
+    Ok(Signals([listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?]))
 }
 
 /// Ends the process at once, without a word: stderr may be a pipe that is not read.

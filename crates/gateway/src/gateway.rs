@@ -6,6 +6,7 @@ mod heap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -35,6 +36,9 @@ use crate::http::tls::{Certificates, TlsError, TlsListener};
 use crate::metrics::{Metrics, RefusedFiles, ReloadedFile};
 use crate::state::{App, Sealed};
 
+/// Time that a drain may take beyond the grace period: replies are released, and tasks end.
+const AFTER_GRACE: Duration = Duration::from_secs(10);
+
 /// Interval at which files are checked for changes, and old replies are forgotten.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -52,8 +56,29 @@ pub struct Gateway {
     metrics: Option<TcpListener>,
     certificates: Option<Arc<Certificates>>,
     drain: CancellationToken,
+    /// True from when requests are taken.
+    serving: Arc<AtomicBool>,
     /// `None` if the process may do other work.
     heap: Option<Heap>,
+}
+
+/// State of a gateway, also while it [runs](Gateway::run). Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct GatewayHealth {
+    app: Arc<App>,
+    serving: Arc<AtomicBool>,
+}
+
+impl GatewayHealth {
+    /// Returns true while `/readyz` answers 200.
+    pub fn is_ready(&self) -> bool {
+        self.serving.load(Ordering::Relaxed) && self.app.why_not_ready().is_none()
+    }
+
+    /// Returns the number of replies in progress.
+    pub fn replies(&self) -> u64 {
+        self.app.metrics.replies_running()
+    }
 }
 
 /// Error of a gateway's start.
@@ -152,7 +177,18 @@ impl Gateway {
             Some(address) => Some(listen(address).await?.0),
             None => None,
         };
-        Ok(Self { app, config, listener, address, metrics, certificates, drain, heap: None })
+        let serving = Arc::default();
+        Ok(Self {
+            app,
+            config,
+            listener,
+            address,
+            metrics,
+            certificates,
+            drain,
+            serving,
+            heap: None,
+        })
     }
 
     /// Returns the address that the gateway listens at.
@@ -170,9 +206,19 @@ impl Gateway {
         self.drain.clone()
     }
 
+    /// Returns the time that a drain may take at most: the grace period, and 10 s for the rest.
+    pub fn drain_limit(&self) -> Duration {
+        Duration::from_secs(self.config.server.grace_s) + AFTER_GRACE
+    }
+
+    /// Returns the gateway's state, which can be read while it runs.
+    pub fn health(&self) -> GatewayHealth {
+        GatewayHealth { app: self.app.clone(), serving: self.serving.clone() }
+    }
+
     /// Serves until the drain has ended.
     pub async fn run(self) {
-        let Self { app, config, listener, metrics, certificates, drain, heap, .. } = self;
+        let Self { app, config, listener, metrics, certificates, drain, serving, heap, .. } = self;
         let end = CancellationToken::new();
         let exporter = metrics.map(|listener| {
             let page = internal(app.clone());
@@ -194,6 +240,7 @@ impl Gateway {
         let replies = app.replies.clone();
         let shared = tokio::spawn(replies.clone().upkeep_shared());
         let routes = routes(app);
+        serving.store(true, Ordering::Relaxed);
         match certificates.map(|certificates| certificates.server_config()) {
             None => serve(PlainListener(listener), routes, &config.server, drain).await,
             Some(Ok(tls)) => {

@@ -66,6 +66,6 @@ pub use self::config::{
     AccessConfig, BatchConfig, Config, ConfigError, Keys, Server, StoreConfig, Telemetry,
 };
 pub use self::gateway::batch_run::{BatchError, BatchProgress, BatchRun};
-pub use self::gateway::{Error, Gateway};
+pub use self::gateway::{Error, Gateway, GatewayHealth};
 pub use self::http::tls::TlsError;
 pub use self::sealed::proxy::GatewayBroker;

@@ -167,6 +167,11 @@ impl Metrics {
         self.0.refused.get_or_create_owned(&[("code", known(code))]).inc();
     }
 
+    /// Returns the number of replies in progress.
+    pub(crate) fn replies_running(&self) -> u64 {
+        u64::try_from(self.0.running.get()).unwrap_or_default()
+    }
+
     /// Counts a response that streams events, until its end.
     pub(crate) fn stream_opened(&self) -> OpenStream {
         self.0.streams.inc();

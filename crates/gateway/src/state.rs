@@ -56,6 +56,14 @@ impl Sealed {
 }
 
 impl App {
+    /// Returns the reason why no further request should come here, if there is one.
+    pub(crate) fn why_not_ready(&self) -> Option<&'static str> {
+        if self.draining.is_cancelled() {
+            return Some("draining");
+        }
+        self.replies.cannot_store().then_some("the store cannot be written")
+    }
+
     /// Returns the signal to cut the streams that their clients can read on from another replica.
     pub(crate) fn hand_over(&self) -> Option<CancellationToken> {
         self.replies.is_shared().then(|| self.draining.clone())

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::source::{Folder, Source, gguf_in_folder, is_gguf};
+use crate::source::{Folder, LoadProgress, Source, Tracked, gguf_in_folder, is_gguf};
 
 /// Maximum size in bytes of a file that is read in one piece: configuration, tokenizer, template.
 const MOST_IN_ONE_PIECE: u64 = 256 << 20;
@@ -88,6 +88,12 @@ impl Model {
     /// Opens a model with a custom source of bytes.
     pub fn from_source(source: Arc<dyn Source>) -> Self {
         Self(source)
+    }
+
+    /// Returns the same model, whose loads report to `progress`.
+    #[must_use]
+    pub fn tracked(&self, progress: &LoadProgress) -> Self {
+        Self::from_source(Arc::new(Tracked::new(self.0.clone(), progress.clone())))
     }
 
     /// Returns the location of the model for messages: a folder or an address.

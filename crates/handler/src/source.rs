@@ -4,6 +4,7 @@
 
 mod folder;
 mod gguf_file;
+mod tracked;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -15,6 +16,8 @@ use crate::error::{Error, Result};
 pub(crate) use folder::Folder;
 pub use folder::{digest_of, files_of, links_out_of};
 pub use gguf_file::{belongs_to, gguf_in_folder, is_gguf, split_of};
+pub use tracked::LoadProgress;
+pub(crate) use tracked::Tracked;
 
 /// One file of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]

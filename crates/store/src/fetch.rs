@@ -96,10 +96,10 @@ impl Fetcher {
         loop {
             let before = writer.received();
             let rest = chunk.range.start + before..chunk.range.end;
-            let how = Reading { stall: self.stall, rate_limit: &self.rate_limit };
+            let arrived = &self.counts.from_store;
+            let how = Reading { stall: self.stall, rate_limit: &self.rate_limit, arrived };
             let done;
             (writer, done) = objects.read(&chunk.object, rest, writer, how).await;
-            self.counts.from_store.add(writer.received() - before);
             let failure = match done {
                 Ok(()) if writer.digest() == chunk.digest => return Ok(writer),
                 Ok(()) => {

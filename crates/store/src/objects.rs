@@ -16,6 +16,7 @@ pub(crate) use folder::Folder;
 use crate::chunk_writer::ChunkWriter;
 use crate::error::{Fault, StoreError};
 use crate::rate_limit::RateLimit;
+use crate::stats::Count;
 
 /// File as the backend lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,13 +28,15 @@ pub(crate) struct Object {
     pub(crate) etag: Option<String>,
 }
 
-/// Time and rate limits of a read.
+/// Limits of a read, and the counter of its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<'a> {
     /// Time without a byte after which the read is aborted.
     pub(crate) stall: Duration,
     /// Rate limiter shared by all reads.
     pub(crate) rate_limit: &'a RateLimit,
+    /// Counter of the bytes that arrive, as they do.
+    pub(crate) arrived: &'a Count,
 }
 
 /// Storage backend that holds files.

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::run_until_signal;
 use crate::config::Config;
+use crate::service_manager::ServiceManager;
 
 /// Number of calls of `forget`.
 static FORGOTTEN: AtomicUsize = AtomicUsize::new(0);
@@ -71,8 +72,9 @@ async fn a_withdrawn_key_has_the_handler_forget_what_it_keeps() {
             sleep(Duration::from_millis(20)).await;
         }
     };
+    let manager = ServiceManager::default();
     tokio::select! {
-        ended = run_until_signal::<Counting, _>(config) => panic!("the worker ended: {ended:?}"),
+        ended = run_until_signal::<Counting, _>(config, &manager) => panic!("the worker ended: {ended:?}"),
         seen = timeout(Duration::from_secs(30), withdrawn) => {
             seen.expect("the handler was not told");
         }

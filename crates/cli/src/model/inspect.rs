@@ -14,7 +14,7 @@ use nsbridge_llama::{
 use nsbridge_store::Opened;
 use serde_json::{Value, json};
 
-use super::bar::size;
+use crate::progress::{Display, Shown, size};
 use crate::terminal::print;
 
 /// Degrees of tensor parallelism that the engine supports.
@@ -45,7 +45,9 @@ pub(super) fn run(
     tensors: bool,
     as_json: bool,
 ) -> Result<Option<Value>> {
+    let shown = Shown::of_unknown("reading the headers", Display::unless(as_json));
     let inspected = Inspected::new(opened, tokens, dtype)?;
+    drop(shown);
     if as_json {
         return Ok(Some(inspected.to_json(tensors)));
     }

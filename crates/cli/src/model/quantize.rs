@@ -14,8 +14,8 @@ use nsbridge_store::{MANIFEST, Opened};
 use serde_json::{Value, json};
 
 use self::created_files::{Made, Making};
-use super::bar::{Bar, size};
 use crate::failure::note;
+use crate::progress::{Bar, size};
 
 /// Prefix and suffix of the name of an incomplete file. The leading dot hides it, so it is not
 /// taken for a file of the model.

@@ -87,6 +87,45 @@ fn a_model_in_python_is_served_with_what_it_prints_and_loaded_again() {
 }
 
 #[test]
+fn a_model_in_python_is_started_once_and_its_schema_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.py");
+    let model = "with open('starts', 'a') as starts:\n    starts.write('x')\n\n\
+                 def handle(input: int, job):\n    yield input\n";
+    fs::write(&file, model).unwrap();
+    let (mut dev, address, _said) = start(&["--python", file.to_str().unwrap()]);
+    let (_, body) = answer(&address, "GET /v1/models/model", "");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["input_schema"]["type"], "integer", "{body}");
+    assert_eq!(fs::read_to_string(dir.path().join("starts")).unwrap(), "x");
+    dev.signal("-INT");
+    assert_eq!(dev.code(), Some(0));
+}
+
+#[test]
+fn the_first_signal_tells_what_is_waited_for_and_the_second_leaves() {
+    let (mut dev, address, said) = start(&[]);
+    let mut client = TcpStream::connect(&address).unwrap();
+    let body = r#"{"prompt": "Once a bear", "max_tokens": 900, "stream": true}"#;
+    let length = body.len();
+    write!(
+        client,
+        "POST /v1/completions HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut begin = [0; 12];
+    client.read_exact(&mut begin).unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 200");
+    dev.signal("-INT");
+    let mut said = said.map(Result::unwrap);
+    let told = "finishing 1 reply; Ctrl-C again leaves at once";
+    assert!(said.any(|line| line == told));
+    dev.signal("-INT");
+    assert_eq!(dev.code(), Some(1));
+    assert_eq!(said.last().unwrap(), "a second signal came: leaving at once");
+}
+
+#[test]
 fn a_model_that_is_not_there_and_an_address_of_others_are_refused_in_a_sentence() {
     let (ended, _, said) = output(&["dev", "--model", "absent.gguf"]);
     assert!(!ended.status.success());

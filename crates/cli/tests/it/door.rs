@@ -41,7 +41,7 @@ impl Official {
 pub(crate) struct Door {
     pub(crate) place: Place,
     pub(crate) key: String,
-    port: u16,
+    pub(crate) port: u16,
     official: Official,
 }
 
@@ -72,7 +72,13 @@ impl Door {
 
     /// Starts the gateway and waits until it listens.
     pub(crate) fn open(&self) -> Process {
+        self.open_in(&[])
+    }
+
+    /// Starts the gateway with these environment variables and waits until it listens.
+    pub(crate) fn open_in(&self, environment: &[(&str, &str)]) -> Process {
         let mut gateway = nsbridge(&["gateway", "--config", &self.place.path("gateway.toml")]);
+        gateway.envs(environment.iter().copied());
         let log = self.place.path("gateway.log");
         let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let process = Process(gateway.stderr(file).spawn().unwrap());

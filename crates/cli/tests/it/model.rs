@@ -8,18 +8,19 @@ use serde_json::Value;
 
 use crate::place::{Place, Process, model, nsbridge};
 
-const PLACE: &str = "s3://models/tale-7m";
+pub(crate) const PLACE: &str = "s3://models/tale-7m";
 
-struct Bucket(S3Server);
+/// Bucket for models.
+pub(crate) struct Bucket(S3Server);
 
 impl Bucket {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let server = S3Server::start().unwrap();
         server.bucket("models");
         Self(server)
     }
 
-    fn environment(&self) -> [(&'static str, String); 4] {
+    pub(crate) fn environment(&self) -> [(&'static str, String); 4] {
         [
             ("AWS_ENDPOINT_URL", self.0.endpoint()),
             ("AWS_ACCESS_KEY_ID", self.0.access_key().to_owned()),
@@ -53,7 +54,7 @@ impl Bucket {
         assert_eq!(said.matches("error: ").count(), 1, "{said}");
     }
 
-    fn push(&self, revision: &str) -> Value {
+    pub(crate) fn push(&self, revision: &str) -> Value {
         self.json(&["push", model().to_str().unwrap(), PLACE, "--revision", revision])
     }
 }

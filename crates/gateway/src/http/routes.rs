@@ -102,14 +102,10 @@ pub(crate) fn internal(app: Arc<App>) -> Router {
 }
 
 async fn ready(State(app): State<Arc<App>>) -> Response {
-    if app.draining.is_cancelled() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+    match app.why_not_ready() {
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+        None => "ok\n".into_response(),
     }
-    if app.replies.cannot_store() {
-        let message = "the store cannot be written\n";
-        return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
-    }
-    "ok\n".into_response()
 }
 
 /// Names the methods of a model's page or of its runs, which share a route: a model's name may have slashes.

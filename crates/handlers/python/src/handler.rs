@@ -62,6 +62,7 @@ impl AsyncHandler for Python {
         let ready = loaded.ok_or_else(|| Error::fatal("no Python process was started"))?;
         let fingerprint = host.plan().fingerprint(&ready);
         let tasks = host.plan().options.tasks(ready.slots)?;
+        let _ = host.plan().options.loaded_schema.set(ready.schema.clone());
         Ok(Self { host, background, fingerprint, schema: ready.schema, tasks })
     }
 

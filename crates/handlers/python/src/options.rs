@@ -1,6 +1,7 @@
 //! Options of a worker with a model in Python.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nsbridge_handler::{BatchLimits, Error, Result};
@@ -61,6 +62,10 @@ pub struct Options {
     /// Options of the model itself: the second argument of its `load`.
     #[serde(default)]
     pub options: Map<String, Value>,
+    /// JSON schema of the inputs once the model is loaded, for a program that runs the worker itself. No field
+    /// of a configuration.
+    #[serde(skip)]
+    pub loaded_schema: Arc<OnceLock<Option<Value>>>,
 }
 
 fn python3() -> PathBuf {
@@ -105,6 +110,7 @@ impl Options {
             crash_window_s: ten_minutes(),
             reload: false,
             options: Map::new(),
+            loaded_schema: Arc::default(),
         }
     }
 

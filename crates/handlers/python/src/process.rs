@@ -22,6 +22,9 @@ use crate::wire::frame;
 /// Prefix of the environment variables that configure the worker. They may hold keys and passwords.
 const OF_THE_WORKER: &[u8] = b"NSBRIDGE_";
 
+/// Variables of the worker's service manager: a model that speaks to it would speak for the worker.
+const OF_THE_SERVICE_MANAGER: [&[u8]; 3] = [b"NOTIFY_SOCKET", b"WATCHDOG_USEC", b"WATCHDOG_PID"];
+
 /// Python process in a process group of its own. Dropping it kills the group.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -140,7 +143,10 @@ impl Drop for Process {
 /// Returns the names of the environment variables that the process must not see.
 fn worker_variables() -> impl Iterator<Item = impl AsRef<OsStr>> {
     let names = env::vars_os().map(|(name, _)| name);
-    names.filter(|name| name.as_bytes().starts_with(OF_THE_WORKER))
+    names.filter(|name| {
+        let name = name.as_bytes();
+        name.starts_with(OF_THE_WORKER) || OF_THE_SERVICE_MANAGER.contains(&name)
+    })
 }
 
 /// Starts the process, waits for its end, kills what is left of its group, and reaps it.

@@ -88,16 +88,20 @@ impl Objects for Folder {
         object: &Object,
         range: Range<u64>,
         writer: ChunkWriter,
-        _: Reading<'_>,
+        how: Reading<'_>,
     ) -> (ChunkWriter, Result<(), Fault>) {
         let (path, object) = (self.dir.join(&object.path), object.clone());
+        let before = writer.received();
         let read = move || {
             let mut writer = writer;
             let done = read_range(&path, &object, &range, &mut writer);
             (writer, done)
         };
         match tokio::task::spawn_blocking(read).await {
-            Ok(done) => done,
+            Ok((writer, done)) => {
+                how.arrived.add(writer.received() - before);
+                (writer, done)
+            }
             // A blocking task is dropped only while its runtime shuts down.
             Err(_) => (ChunkWriter::new(Vec::new(), None), Err(StoreError::GivenUp.into())),
         }

@@ -205,7 +205,9 @@ impl S3 {
         while !writer.is_full() {
             match timeout(how.stall, answer.body.next()).await {
                 Ok(Some(Ok(frame))) => {
+                    let before = writer.received();
                     writer.write(&frame);
+                    how.arrived.add(writer.received() - before);
                     how.rate_limit.wait(frame.len()).await;
                 }
                 Ok(Some(Err(error))) => return Err(broken_off(error)),
