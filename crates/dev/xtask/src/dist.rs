@@ -110,7 +110,7 @@ fn make(
     let name = release.name();
     archive::write(&out.join(format!("{name}.cdx.json")), bill.as_bytes())?;
     let prefix = out.join("prefix");
-    stage::lay(tree, &prefix, &program, &notices::of(tree, &parts)?, &bill)?;
+    stage::lay(release, tree, &prefix, &program, &notices::of(tree, &parts)?, &bill)?;
     output::step("the archive, the wheel and the packages");
     archive::pack(&prefix, &name, &out.join(format!("{name}.tar.gz")), release)?;
     wheel::build(tools, release, tree, &prefix, out)?;

@@ -1,12 +1,14 @@
 //! Installed files below their prefix, from which every artefact is made.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use super::archive::write;
+use super::archive::{below, write};
+use super::release::Release;
 
 /// Bundled models: the target and its draft.
 pub(super) const MODELS: [&str; 2] = ["tale-7m", "tale-1m"];
@@ -43,6 +45,7 @@ const COPIED: [(&str, &str); 12] = [
 ///
 /// Returns an error if the command does not run here, or if a file is missing.
 pub(super) fn lay(
+    release: &Release,
     tree: &Path,
     prefix: &Path,
     program: &Path,
@@ -75,7 +78,15 @@ pub(super) fn lay(
         copy(&tree.join(from), &prefix.join(DOCUMENTS).join(name))?;
     }
     write(&prefix.join(DOCUMENTS).join("THIRD-PARTY.txt"), notices.as_bytes())?;
-    write(&prefix.join(DOCUMENTS).join("nsbridge.cdx.json"), bill.as_bytes())
+    write(&prefix.join(DOCUMENTS).join("nsbridge.cdx.json"), bill.as_bytes())?;
+    // The packages have the times of these files.
+    let time = UNIX_EPOCH + Duration::from_secs(release.epoch);
+    for path in below(prefix)? {
+        let file = File::open(&path).with_context(|| format!("reading {}", path.display()))?;
+        file.set_modified(time)
+            .with_context(|| format!("setting the time of {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Copies a file with its mode, and makes the folder for it.
