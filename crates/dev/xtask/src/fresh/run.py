@@ -71,6 +71,8 @@ class System:
         self.root, self.dist = root, dist
         (root / "etc/resolv.conf").unlink(missing_ok=True)
         shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+        (root / "etc/hostname").write_text("fresh\n")
+        (root / "etc/hosts").write_text("127.0.0.1 localhost fresh\n::1 localhost\n")
         # pip's index is that of this machine.
         for name in ("etc/pip.conf", "root/.config/pip/pip.conf", "root/.netrc", "root/.pip/pip.conf"):
             if Path("/", name).exists():
@@ -80,13 +82,13 @@ class System:
     def nspawn(self, *options: str) -> list[str]:
         return [
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--directory={self.root}"),
-            *("--resolv-conf=off", f"--bind-ro={self.dist}:/dist", f"--bind-ro={ROOT}:/source", *options),
+            *("--resolv-conf=off", "--hostname=fresh", f"--bind-ro={self.dist}:/dist", f"--bind-ro={ROOT}:/source", *options),
         ]
 
     def run(self, script: str, network: bool = False) -> None:
         """Runs a script. Without `network` the system has a loopback of its own alone."""
         options = [] if network else ["--private-network"]
-        command = self.nspawn("--as-pid2", "--pipe", *options, "bash", "-euo", "pipefail", "-c", script)
+        command = self.nspawn("--as-pid2", "--pipe", *options, "bash", "-euo", "pipefail", "-c", f"unset NOTIFY_SOCKET\n{script}")
         self.read(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
 
     @contextmanager
@@ -160,10 +162,8 @@ class Failed(Exception):
 # A broker, a keyring and a worker of the bundled pair, without systemd. $models is the folder of the models.
 SERVE = """
 serve() {
-    hostname fresh 2>/dev/null || true
-    grep -q fresh /etc/hosts || echo "127.0.0.1 fresh localhost" >>/etc/hosts
-    HOSTNAME=fresh RABBITMQ_NODENAME=fresh@localhost rabbitmq-server -detached
-    for i in $(seq 60); do RABBITMQ_NODENAME=fresh@localhost rabbitmqctl -q status >/dev/null 2>&1 && break; sleep 1; done
+    rabbitmq-server >/tmp/broker.log 2>&1 &
+    for i in $(seq 60); do rabbitmqctl -q status >/dev/null 2>&1 && break; sleep 1; done
     mkdir -p /root/serve && cd /root/serve
     nsbridge keys generate --out keys.json
     printf '[worker]\\nmodel = "tale-7m"\\ngrace_s = 5\\n[broker]\\nurl = "amqp://localhost"\\n' >worker.toml
@@ -176,7 +176,7 @@ finish() {
     kill -TERM $worker
     for i in $(seq 200); do kill -0 $worker 2>/dev/null || break; sleep 0.1; done
     wait $worker || { cat worker.log; exit 1; }
-    RABBITMQ_NODENAME=fresh@localhost rabbitmqctl -q stop
+    rabbitmqctl -q stop
     cd / && rm -rf /root/serve
 }
 """
