@@ -46,16 +46,6 @@ pub(crate) struct Arguments {
     /// Tenant of the request.
     #[arg(long, default_value = "default")]
     tenant: Tenant,
-    #[command(flatten, next_help_heading = CONNECTION)]
-    broker: Broker,
-    #[command(flatten, next_help_heading = CONNECTION)]
-    keys: Keys,
-    /// AWS KMS key (ARN or alias) whose data key seals the request instead of the keyring. Region
-    /// and credentials come from the environment or the profile.
-    #[arg(long, value_name = "KEY", help_heading = CONNECTION)]
-    kms_key: Option<KeyId>,
-    #[command(flatten, next_help_heading = "Text models")]
-    sampling: Sampling,
     /// Revision of the model that must answer the request.
     #[arg(long, value_name = "ID")]
     revision: Option<Revision>,
@@ -69,6 +59,17 @@ pub(crate) struct Arguments {
     /// Prints one JSON object per line: a `piece` for each token, then a `summary`.
     #[arg(long)]
     json: bool,
+    // A heading holds for all that follows: options without one come first.
+    #[command(flatten, next_help_heading = CONNECTION)]
+    broker: Broker,
+    #[command(flatten, next_help_heading = CONNECTION)]
+    keys: Keys,
+    /// AWS KMS key (ARN or alias) whose data key seals the request instead of the keyring. Region
+    /// and credentials come from the environment or the profile.
+    #[arg(long, value_name = "KEY", help_heading = CONNECTION)]
+    kms_key: Option<KeyId>,
+    #[command(flatten, next_help_heading = "Text models")]
+    sampling: Sampling,
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {

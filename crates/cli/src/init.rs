@@ -192,8 +192,14 @@ fn within(path: impl AsRef<Path>, out: &Path) -> Result<String> {
 
 /// Creates a file.
 fn create(path: &Path, text: &str) -> Result<()> {
-    let written = fs::File::create_new(path).and_then(|mut file| file.write_all(text.as_bytes()));
-    written.with_context(|| format!("writing {}", path.display()))?;
+    let writing = || format!("writing {}", path.display());
+    let mut file = fs::File::create_new(path).with_context(writing)?;
+    let written = file.write_all(text.as_bytes());
+    if written.is_err() {
+        // Half a file would be in the way of the next try.
+        let _ = fs::remove_file(path);
+    }
+    written.with_context(writing)?;
     note(&format!("{}: written", path.display()));
     Ok(())
 }

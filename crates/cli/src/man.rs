@@ -1,7 +1,6 @@
 //! `nsbridge man`: manual pages of the command line.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,6 +8,9 @@ use anyhow::{Context as _, Result};
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
+
+/// Definition of the apostrophe, which groff and other programs render by different names.
+const APOSTROPHE: &str = ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n";
 
 /// Writes the manual page of each command.
 #[derive(Debug, clap::Args)]
@@ -32,30 +34,45 @@ pub(crate) fn run(arguments: &Arguments, whole: Command) -> Result<ExitCode> {
 
 /// Writes the page of a command, and those of its subcommands.
 fn write_pages(command: &Command, source: &str, out: &Path) -> Result<()> {
-    let man = Man::new(command.clone()).source(source).manual("nsbridge");
+    let man = Man::new(command.clone());
     let path = out.join(man.get_filename());
-    let mut page = Vec::new();
-    render(&man, command, &mut page).context("rendering a page")?;
+    let page = render(&man, command, source).context("rendering a page")?;
     fs::write(&path, page).with_context(|| format!("writing {}", path.display()))?;
-    let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
-    visible.into_iter().try_for_each(|command| write_pages(command, source, out))
+    visible(command).try_for_each(|command| write_pages(command, source, out))
 }
 
-/// Renders a page. Its examples keep their lines, and it has nothing of the machine that renders it.
-fn render(man: &Man, command: &Command, page: &mut Vec<u8>) -> io::Result<()> {
-    man.render_title(page)?;
-    man.render_name_section(page)?;
-    man.render_synopsis_section(page)?;
-    man.render_description_section(page)?;
-    man.render_options_section(page)?;
-    if command.get_subcommands().any(|command| !command.is_hide_set()) {
-        man.render_subcommands_section(page)?;
+fn visible(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| !command.is_hide_set())
+}
+
+/// Returns the text of a page, in which examples keep their lines. It has no date, and nothing of the
+/// machine that renders it.
+fn render(man: &Man, command: &Command, source: &str) -> Result<String> {
+    let mut page = Vec::new();
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if visible(command).next().is_some() {
+        man.render_subcommands_section(&mut page)?;
     }
-    let Some(examples) = command.get_after_help() else { return Ok(()) };
+    if let Some(help) = command.get_after_help() {
+        examples(&help.to_string()).to_writer(&mut page)?;
+    }
+    // Each section begins with the definition of its apostrophe.
+    let sections = String::from_utf8(page)?.replace(APOSTROPHE, "");
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    Ok(format!(".TH {name} 1 \"\" \"{source}\" nsbridge\n{APOSTROPHE}{sections}"))
+}
+
+/// Returns the section of the text at the end of a help.
+fn examples(help: &str) -> Roff {
+    let text = help.strip_prefix("Examples:\n").or_else(|| help.strip_prefix("Example: "));
     let mut section = Roff::new();
     section.control("SH", ["EXAMPLES"]).control("nf", []);
-    for line in examples.to_string().lines() {
+    for line in text.unwrap_or(help).lines() {
         section.text([roman(line)]);
     }
-    section.control("fi", []).to_writer(page)
+    section.control("fi", []);
+    section
 }

@@ -30,6 +30,7 @@ fn start(arguments: &[&str]) -> (Process, String, Lines<BufReader<ChildStderr>>)
     let mut dev = Process(dev.spawn().unwrap());
     let mut said = BufReader::new(dev.0.stderr.take().unwrap()).lines();
     let first = said.by_ref().map(Result::unwrap).find(|line| line.starts_with("http://")).unwrap();
+    assert!(first.contains("of the model ") && first.contains("/v1/messages"), "{first}");
     let address = first["http://".len()..].split(' ').next().unwrap().to_owned();
     (dev, address, said)
 }

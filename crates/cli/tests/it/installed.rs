@@ -81,7 +81,8 @@ fn each_command_has_a_page_with_its_examples_and_the_pages_are_always_the_same()
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let help = printed(&[&words[..], &["--help"]].concat());
         let page = page(&[&["nsbridge"], &words[..]].concat().join("-"));
-        assert!(page.contains("\"nsbridge 0.1.0\""), "{command:?}");
+        let title = page.lines().next().unwrap();
+        assert!(title.ends_with(" 1 \"\" \"nsbridge 0.1.0\" nsbridge"), "{title}");
         if let Some((_, example)) = help.split_once("Example") {
             let example = example.lines().find_map(|line| line.split_once("nsbridge ")).unwrap().1;
             let rendered = page.replace("\\-", "-").replace("\\(aq", "'").replace("\\*(Aq", "'");
@@ -107,6 +108,33 @@ fn the_version_is_short_or_tells_the_build_and_the_machine() {
     assert!(hexadecimal == 40 || commit == "unknown", "{commit}");
     assert!(field("features ").contains("kms") && field("target ").contains('-'), "{long}");
     assert!(["portable", "avx2", "avx512-vnni"].contains(&&*field("CPU tier ")), "{long}");
+}
+
+#[test]
+fn the_options_of_ask_stand_under_what_they_are_about() {
+    let help = printed(&["ask", "--help"]);
+    let (general, rest) = help.split_once("Broker and keys:").unwrap();
+    let (keys, text) = rest.split_once("Text models:").unwrap();
+    for (part, options) in [
+        (general, ["--input", "--tenant", "--timeout", "--json"]),
+        (keys, ["--broker", "--keyring", "--kms-key", "--kms-key"]),
+        (text, ["--seed", "--temperature", "--chat", "--regex"]),
+    ] {
+        let has = |option: &&str| part.lines().any(|line| line.trim_start().starts_with(option));
+        assert!(options.iter().all(has), "{options:?}: {part}");
+    }
+}
+
+#[test]
+fn the_first_help_of_each_command_has_an_example() {
+    let help = printed(&["--help"]);
+    for command in subcommands(&help) {
+        let help = printed(&[command, "--help"]);
+        assert!(
+            help.contains("nsbridge ") && help.matches(&format!("nsbridge {command}")).count() > 1,
+            "{help}"
+        );
+    }
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn doctor_names_what_is_wrong_and_what_is_fine() {
     let config = place.path("worker.toml");
     let (healthy, out, err) = output(&["doctor", "--config", &config]);
     assert!(healthy.status.success(), "{out}{err}");
-    check(&out, &["ok   configuration", "ok   keys", "ok   broker", "ok   model"]);
+    check(&out, &["ok   configuration", "ok   keys: 1 key; ", "ok   broker", "ok   model"]);
     // RabbitMQ 3 accepts 128 MiB by default, RabbitMQ 4 accepts 16 MiB.
     let broker = out.lines().find(|line| line.starts_with("ok   broker")).unwrap();
     let large = broker.contains("it takes messages of 17 MiB and more")
