@@ -26,7 +26,10 @@ impl Service {
         let report = self.observability.health.report();
         let is_draining = self.drain.moment().is_some();
         let status = if is_draining {
-            format!("draining {} replies", *self.observability.metrics.load().borrow())
+            match *self.observability.metrics.load().borrow() {
+                1 => "draining 1 reply".to_owned(),
+                replies => format!("draining {replies} replies"),
+            }
         } else if !report.loaded {
             match percent(&self.progress) {
                 Some(percent) => format!("loading {percent} %"),

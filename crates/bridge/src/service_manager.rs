@@ -90,10 +90,9 @@ impl ServiceManager {
         loop {
             tokio::select! {
                 biased;
-                limit = &mut stopping, if !told.stopping => {
-                    told.stopping = true;
-                    let limit = limit.as_micros();
-                    self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={limit}"));
+                limit = &mut stopping, if told.stopping.is_none() => {
+                    told.stopping = Some(Stopping { limit, sent: false });
+                    self.tell_stop(&mut told);
                 }
                 () = next(&mut pings) => {
                     if state().alive {
@@ -105,22 +104,33 @@ impl ServiceManager {
         }
     }
 
+    /// Tells what has changed. A notice that was not taken is sent again at the next call.
     fn tell(&self, state: ServiceState, told: &mut Told) {
-        if told.status.as_ref() != Some(&state.status) {
-            self.send(&format!("STATUS={}", state.status));
+        self.tell_stop(told);
+        if told.status.as_ref() != Some(&state.status)
+            && self.send(&format!("STATUS={}", state.status))
+        {
             told.status = Some(state.status);
         }
-        if told.ready || told.stopping {
+        if told.ready || told.stopping.is_some() {
             return;
         }
         if state.ready {
-            // One that was not taken is sent again: the manager would end the service for want of it.
             told.ready = self.send("READY=1");
         } else if state.alive
             && told.extended.is_none_or(|at| at.elapsed() >= START_EXTENSION_INTERVAL)
+            && self.send(&format!("EXTEND_TIMEOUT_USEC={}", START_EXTENSION.as_micros()))
         {
-            self.send(&format!("EXTEND_TIMEOUT_USEC={}", START_EXTENSION.as_micros()));
             told.extended = Some(Instant::now());
+        }
+    }
+
+    fn tell_stop(&self, told: &mut Told) {
+        if let Some(Stopping { limit, sent }) = &mut told.stopping
+            && !*sent
+        {
+            let limit = limit.as_micros();
+            *sent = self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={limit}"));
         }
     }
 
@@ -136,9 +146,17 @@ impl ServiceManager {
 struct Told {
     status: Option<String>,
     ready: bool,
-    stopping: bool,
+    stopping: Option<Stopping>,
     /// Time of the last extension of the start.
     extended: Option<Instant>,
+}
+
+/// Stop that has begun.
+#[derive(Debug)]
+struct Stopping {
+    /// Time that it may take.
+    limit: Duration,
+    sent: bool,
 }
 
 fn ticks(every: Duration) -> Interval {

@@ -178,8 +178,7 @@ pub(crate) async fn run_until_signals(gateway: Gateway) -> Result<ExitCode> {
 async fn tell_drain(gateway: &GatewayHealth, signals: &mut Signals) {
     let replies = gateway.replies();
     if replies > 0 {
-        let s = if replies == 1 { "y" } else { "ies" };
-        status(&format!("finishing {replies} repl{s}; Ctrl-C again leaves at once"));
+        status(&format!("finishing {}; Ctrl-C again leaves at once", counted(replies)));
     } else if timeout(SHORT_DRAIN, signals.next()).await.is_ok() {
         return;
     } else {
@@ -188,11 +187,15 @@ async fn tell_drain(gateway: &GatewayHealth, signals: &mut Signals) {
     signals.next().await;
 }
 
+fn counted(replies: u64) -> String {
+    if replies == 1 { "1 reply".to_owned() } else { format!("{replies} replies") }
+}
+
 /// Returns the state of a gateway for the service manager. A gateway that can answer is alive.
 fn state(gateway: &GatewayHealth, drain: &CancellationToken, address: SocketAddr) -> ServiceState {
     let is_ready = gateway.is_ready();
     let status = match gateway.replies() {
-        replies if drain.is_cancelled() => format!("draining {replies} replies"),
+        replies if drain.is_cancelled() => format!("draining {}", counted(replies)),
         _ if is_ready => format!("serving at {address}"),
         _ => "not ready: no reply can be stored, or a start goes on".to_owned(),
     };

@@ -174,19 +174,29 @@ async fn an_abstract_socket_is_reached_by_its_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manager_that_is_away_is_told_again_that_the_service_is_ready() {
+async fn a_manager_that_was_away_is_told_again_that_the_service_is_ready_and_stops() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("notify");
     let manager = ServiceManager::new(variables(&[("NOTIFY_SOCKET", path.to_str().unwrap())]));
     let state = || ServiceState::new(true, true, "serving");
+    let stop = async {
+        sleep(Duration::from_secs(30)).await;
+        Duration::from_secs(35)
+    };
     let arrives = async {
         sleep(Duration::from_secs(10)).await;
         let scene = Scene::at(&path);
         sleep(Duration::from_secs(10)).await;
-        assert_eq!(scene.seen(), ["READY=1"]);
+        assert_eq!(scene.seen(), ["STATUS=serving", "READY=1"]);
+        drop(scene);
+        std::fs::remove_file(&path).unwrap();
+        sleep(Duration::from_secs(20)).await;
+        let scene = Scene::at(&path);
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!(scene.seen(), ["STOPPING=1\nEXTEND_TIMEOUT_USEC=35000000"]);
     };
     tokio::select! {
-        never = manager.follow(state, pending()) => match never {},
+        never = manager.follow(state, stop) => match never {},
         () = arrives => {}
     }
 }

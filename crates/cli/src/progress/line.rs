@@ -57,7 +57,7 @@ mod tests {
         check(
             (9_000_000_000_000, 10_000_000_000_000),
             36_000,
-            "loading target: 9000.0 of 10000.0 GB, 250 MB/s, 1 h 7 min left",
+            "loading target: 9000.0 of 10000.0 GB, 250 MB/s, 1 h 6 min left",
         );
         check((5, 10), 5, "loading target: 0 of 0 kB, 0 kB/s, 5 s left");
     }

@@ -55,7 +55,11 @@ impl Bucket {
     }
 
     pub(crate) fn push(&self, revision: &str) -> Value {
-        self.json(&["push", model().to_str().unwrap(), PLACE, "--revision", revision])
+        self.push_folder(model().to_str().unwrap(), revision)
+    }
+
+    pub(crate) fn push_folder(&self, folder: &str, revision: &str) -> Value {
+        self.json(&["push", folder, PLACE, "--revision", revision])
     }
 }
 

@@ -4,13 +4,14 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nsbridge_testkit::Proxy;
 
 use crate::door::Door;
 use crate::model::{Bucket, PLACE};
-use crate::place::{Place, Process, until};
+use crate::place::{Place, Process, model, nsbridge, until};
 
 /// Time limit of the watchdog in these tests.
 const WATCHDOG: Duration = Duration::from_secs(1);
@@ -103,18 +104,24 @@ fn a_worker_is_ready_after_its_load_and_tells_that_it_drains() {
 
 #[test]
 fn a_worker_that_loads_tells_how_far_it_is() {
-    let bucket = Bucket::new();
-    bucket.push("r1");
-    let place = Place::new();
+    let (bucket, place) = (Bucket::new(), Place::new());
+    // 29 MB in two chunks. The first is read with the header, before the size of the load is known.
+    let (small, large) = (model().display().to_string(), place.path("large"));
+    let made = nsbridge(&["model", "quantize", &small, &large, "--dtype", "f32"]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    bucket.push_folder(&large, "r1");
     let manager = Manager::new(&place);
     let mut environment = bucket.environment().to_vec();
     environment.extend(manager.environment());
     environment.extend([
         ("NSBRIDGE_MODELS__TARGET", PLACE.to_owned()),
-        // 15 MB take about 4 s.
+        // The second chunk takes about 3 s.
         ("NSBRIDGE_STORE__BANDWIDTH_MB_S", "4".to_owned()),
     ]);
-    let _worker = place.worker_in(&environment);
+    let mut worker = nsbridge(&["worker", "--config", &place.path("worker.toml")]);
+    let worker = worker.envs(environment).stderr(Stdio::null());
+    let _worker = Process(worker.spawn().unwrap());
+    // The socket has room for some notices only, so they are read from the start.
     let seen = manager.up_to("READY=1");
     let percent = |notice: &String| -> Option<u64> {
         notice.strip_prefix("STATUS=loading ")?.strip_suffix(" %")?.parse().ok()
@@ -198,7 +205,7 @@ fn a_gateway_is_ready_when_it_listens_and_tells_what_it_waits_for() {
     let text = fs::read_to_string(&config).unwrap();
     fs::write(&config, text.replace("grace_s = 1\n", "grace_s = 30\n")).unwrap();
     let manager = Manager::new(&door.place);
-    let _worker = door.place.worker();
+    let worker = door.place.worker();
     let [socket, limit] = &manager.environment();
     let mut gateway = door.open_in(&[(socket.0, &socket.1), (limit.0, &limit.1)]);
     let seen = manager.up_to("READY=1");
@@ -209,8 +216,10 @@ fn a_gateway_is_ready_when_it_listens_and_tells_what_it_waits_for() {
     manager.up_to(PING);
     let head = format!("authorization: Bearer {}\r\n", door.key);
     let client = long_reply(&format!("127.0.0.1:{}", door.port), &head);
+    // The reply does not end.
+    worker.signal("-STOP");
     gateway.signal("-INT");
-    let seen = manager.up_to("STATUS=draining 1 replies");
+    let seen = manager.up_to("STATUS=draining 1 reply");
     assert!(seen.contains(&"STOPPING=1\nEXTEND_TIMEOUT_USEC=40000000".to_owned()), "{seen:?}");
     // A gateway that drains is alive.
     manager.up_to(PING);
