@@ -90,7 +90,7 @@ pub(crate) async fn tell(store: &Store, metrics: &Metrics, progress: &LoadProgre
 /// Returns the time that a load still takes at its mean rate, in seconds; `None` if nothing is loaded yet.
 fn seconds_left(took: Duration, loaded: u64, total: u64) -> Option<u64> {
     let share = total.saturating_sub(loaded) as f64 / loaded as f64;
-    (loaded > 0).then(|| (took.as_secs_f64() * share) as u64)
+    (loaded > 0).then_some((took.as_secs_f64() * share) as u64)
 }
 
 fn say_found(name: &str, opened: &Opened) {
