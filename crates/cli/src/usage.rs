@@ -13,17 +13,13 @@ const WRONG: u8 = 2;
 /// Prints the error: one sentence for a command that does not exist, else clap's own text, which is
 /// the help or the version if these were asked for.
 pub(crate) fn report(error: &Error) -> ExitCode {
-    match unknown_command(error) {
-        Some(sentence) => {
-            note(&format!("error: {sentence}"));
-            ExitCode::from(WRONG)
-        }
-        None => {
-            // A reader that is gone gets no help.
-            let _ = error.print();
-            if error.use_stderr() { ExitCode::from(WRONG) } else { ExitCode::SUCCESS }
-        }
+    if let Some(sentence) = unknown_command(error) {
+        note(&format!("error: {sentence}"));
+        return ExitCode::from(WRONG);
     }
+    // A reader that is gone gets no help.
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(WRONG) } else { ExitCode::SUCCESS }
 }
 
 /// Returns the sentence for a command that does not exist.
