@@ -17,6 +17,7 @@ pub(super) struct Part {
     pub(super) version: String,
     /// License as an SPDX expression.
     pub(super) license: String,
+    pub(super) authors: Vec<String>,
     /// Folder with the package's files.
     pub(super) folder: PathBuf,
     /// File that the manifest names in place of an expression or beside it.
@@ -68,7 +69,8 @@ pub(super) fn read(cargo: &Cargo, release: &Release) -> Result<BTreeMap<Id, Part
         let needs = needs.into_iter().filter(|id| ids.contains(id)).collect();
         let (name, version) = id.clone();
         let checksum = sums.get(&id).cloned();
-        let part = Part { name, version, license, folder, license_file, checksum, needs };
+        let authors = array(&package["authors"]).iter().map(text).collect();
+        let part = Part { name, version, license, authors, folder, license_file, checksum, needs };
         parts.insert(id, part);
     }
     ensure!(parts.len() == ids.len(), "cargo metadata lacks packages of cargo tree");

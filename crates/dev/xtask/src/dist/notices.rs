@@ -11,9 +11,6 @@ use super::closure::{Id, Part};
 /// Beginnings of the names of files with a license or a notice, in lower case.
 const NAMES: [&str; 6] = ["license", "licence", "copying", "notice", "unlicense", "copyright"];
 
-/// Licenses whose text names no owner, so that a package without a file can have the common text.
-const COMMON: [(&str, &str); 1] = [("Apache-2.0", "LICENSE-APACHE")];
-
 /// Returns the texts, each with the packages that it is for.
 ///
 /// # Errors
@@ -31,12 +28,8 @@ pub(super) fn of(tree: &Path, parts: &BTreeMap<Id, Part>) -> Result<String> {
             texts.entry(text.trim().to_owned()).or_default().push(name.clone());
         }
         if files.is_empty() {
-            match COMMON.iter().find(|(license, _)| part.license.contains(license)) {
-                Some((license, file)) => {
-                    let text = fs::read_to_string(tree.join(file))?;
-                    let name = format!("{name}, under {license}");
-                    texts.entry(text.trim().to_owned()).or_default().push(name);
-                }
+            match common(tree, part)? {
+                Some(text) => texts.entry(text.trim().to_owned()).or_default().push(name),
                 None => missing.push(name),
             }
         }
@@ -53,6 +46,31 @@ pub(super) fn of(tree: &Path, parts: &BTreeMap<Id, Part>) -> Result<String> {
         all.push_str(&format!("\n{}\n{}\n\n{text}\n", "=".repeat(80), names.join("\n")));
     }
     Ok(all)
+}
+
+/// Returns the text of a license for a package that has no file with it. That of Apache names no owner; that of
+/// MIT names the authors in the package's manifest, or the package's own.
+fn common(tree: &Path, part: &Part) -> Result<Option<String>> {
+    if part.license.contains("Apache-2.0") {
+        return Ok(Some(fs::read_to_string(tree.join("LICENSE-APACHE"))?));
+    }
+    if part.license != "MIT" {
+        return Ok(None);
+    }
+    let ours = fs::read_to_string(tree.join("LICENSE-MIT"))?;
+    let owner = if part.authors.is_empty() {
+        format!("the authors of {}", part.name)
+    } else {
+        part.authors.join(", ")
+    };
+    let lines = ours.lines().map(|line| {
+        if line.starts_with("Copyright") {
+            format!("Copyright (c) {owner}")
+        } else {
+            line.to_owned()
+        }
+    });
+    Ok(Some(lines.collect::<Vec<_>>().join("\n")))
 }
 
 fn files(part: &Part) -> Result<Vec<PathBuf>> {
