@@ -95,7 +95,7 @@ def ask_by_commands(url: str, keys: str, model: str, expected: str) -> None:
     for start in ([sys.executable, "-m", "nsbridge"], [command("nsbridge-ask")]):
         equal(run(*start, *options, **given).rstrip("\n"), expected)
     ok("command nsbridge-ask")
-    version = run(command("nsbridge"), "--version").split()
+    version = run(command("nsbridge"), "-V").split()
     equal(version, ["nsbridge", nsbridge.__version__])
     ok("command nsbridge")
 

@@ -14,6 +14,9 @@ use tokio::signal::ctrl_c;
 use crate::failure::{INTERRUPTED, note};
 use crate::terminal::{print, print_line};
 
+/// Time from the first token to the last, in seconds, from which a rate can be told.
+const SHORTEST_DECODING_S: f64 = 0.001;
+
 /// Line of the `--json` output.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -210,7 +213,10 @@ impl Shown {
     fn finish(&self, summary: &Summary, reply: &Reply<TextPiece>) -> Result<()> {
         let tokens = self.texts.len() as u64;
         let first = self.first.unwrap_or_else(Instant::now);
-        let decoding = self.last.map_or(0.0, |last| (last - first).as_secs_f64());
+        let since = |start: Instant| self.last.map_or(0.0, |last| (last - start).as_secs_f64());
+        // A short reply may come as one frame, which has no time between its tokens.
+        let decoding = Some(since(first)).filter(|time| *time >= SHORTEST_DECODING_S);
+        let decoding = decoding.unwrap_or_else(|| since(self.started));
         let figures = Figures {
             text: self.texts.concat(),
             tokens,
