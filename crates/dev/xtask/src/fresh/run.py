@@ -88,7 +88,7 @@ class System:
     def nspawn(self, *options: str) -> list[str]:
         return [
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--directory={self.root}"),
-            *("--resolv-conf=off", "--hostname=fresh", f"--bind-ro={self.dist}:/dist", f"--bind-ro={ROOT}:/source", *options),
+            *("--resolv-conf=off", "--timezone=off", "--hostname=fresh", f"--bind-ro={self.dist}:/dist", f"--bind-ro={ROOT}:/source", *options),
         ]
 
     def run(self, script: str, network: bool = False) -> None:
