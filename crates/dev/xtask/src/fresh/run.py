@@ -91,9 +91,12 @@ class System:
             *("--resolv-conf=off", "--timezone=off", "--hostname=fresh", f"--bind-ro={self.dist}:/dist", f"--bind-ro={ROOT}:/source", *options),
         ]
 
-    def run(self, script: str, network: bool = False) -> None:
+    def run(self, script: str, network: bool = False, rust: bool = False) -> None:
         """Runs a script. Without `network` the system has a loopback of its own alone."""
         options = self.online() if network else ["--private-network"]
+        if rust:
+            home = Path.home()
+            options += [f"--bind-ro={home}/.cargo/bin:/root/.cargo/bin", f"--bind-ro={home}/.rustup:/root/.rustup"]
         command = self.nspawn("--as-pid2", "--pipe", *options, "bash", "-euo", "pipefail", "-c", f"unset NOTIFY_SOCKET\n{script}")
         self.read(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
 
@@ -512,6 +515,30 @@ systemd-run --quiet openssl s_server -quiet -accept 5671 -cert /root/c.pem -key 
         podman("rm", "--force", "--time", "0", "worker")
 
 
+# cargo and rustc of this machine, without the packages that it has downloaded.
+RUST = """
+export PATH=/root/.cargo/bin:$PATH
+git config --global --add safe.directory '*'
+git clone --quiet /source /root/nsbridge
+cd /root/nsbridge
+"""
+
+
+def source(system: System) -> None:
+    system.run(f"""{RUST}
+echo @ the first command of README
+cargo run --quiet --release -- demo --max-tokens 20 --seed 7
+ls -l target/release/nsbridge
+""", network=True, rust=True)
+
+
+def source_tests(system: System) -> None:
+    system.run(f"""{RUST}
+echo @ the second command of README
+cargo xtask test
+""", network=True, rust=True)
+
+
 SCENARIOS = {
     "tarball": (tarball, SUITES),
     "install.sh": (installer, SUITES),
@@ -523,6 +550,9 @@ SCENARIOS = {
     "image": (image, ("trixie",)),
     "image-mutants": (mutants, ("trixie",)),
 }
+
+# Scenarios that compile for many minutes, and run only when they are named.
+FROM_SOURCE = {"source": (source, ("trixie",)), "source-tests": (source_tests, ("trixie",))}
 
 
 def left(before: set[str], system: System) -> None:
@@ -539,8 +569,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("scenarios", nargs="*")
     arguments = parser.parse_args()
-    names = {f"{name}-{suite}": (of, suite) for name, (of, suites) in SCENARIOS.items() for suite in suites}
-    wanted = arguments.scenarios or list(names)
+    both = {**SCENARIOS, **FROM_SOURCE}
+    names = {f"{name}-{suite}": (of, suite) for name, (of, suites) in both.items() for suite in suites}
+    wanted = arguments.scenarios or list(SCENARIOS)
     chosen = {name: names[name] for name in names if name in wanted or name.rsplit("-", 1)[0] in wanted}
     if not chosen:
         sys.exit(f"no such scenario: choose of {', '.join(names)}")
@@ -548,7 +579,8 @@ def main() -> int:
     report, failed = {"machine": platform.processor() or platform.machine(), "scenarios": {}}, 0
     for name, (scenario, suite) in chosen.items():
         print(f"== {name}", flush=True)
-        archive = base(arguments.cache, suite, PACKAGES)
+        packages = SOURCE_PACKAGES if scenario in (source, source_tests) else PACKAGES
+        archive = base(arguments.cache, suite, packages)
         with tempfile.TemporaryDirectory(prefix="nsbridge-fresh-", dir="/var/tmp") as folder:
             root = Path(folder, "root")
             root.mkdir()
