@@ -17,8 +17,10 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     [COMMIT, EPOCH].iter().for_each(|name| println!("cargo::rerun-if-env-changed={name}"));
     let commit = of_release().or_else(of_published_crate).or_else(of_git);
-    println!("cargo::rustc-env=NSBRIDGE_BUILD_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
-    println!("cargo::rustc-env=NSBRIDGE_BUILD_TARGET={}", variable("TARGET").unwrap_or_default());
+    // No names that begin with NSBRIDGE_: `cargo run` sets these variables, too, and the command takes such for its
+    // configuration.
+    println!("cargo::rustc-env=BUILD_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
+    println!("cargo::rustc-env=BUILD_TARGET={}", variable("TARGET").unwrap_or_default());
 }
 
 /// Returns the commit that the environment names, and its day.

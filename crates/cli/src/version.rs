@@ -20,8 +20,8 @@ static LONG: LazyLock<String> = LazyLock::new(|| {
     format!(
         "{}\ncommit    {}\nfeatures  {features}\ntarget    {}\nCPU tier  {tier}{}",
         env!("CARGO_PKG_VERSION"),
-        env!("NSBRIDGE_BUILD_COMMIT"),
-        env!("NSBRIDGE_BUILD_TARGET"),
+        env!("BUILD_COMMIT"),
+        env!("BUILD_TARGET"),
         remark(tier, cfg!(target_arch = "x86_64")),
     )
 });
