@@ -1,4 +1,4 @@
-//! What packages install beside the program: completions, manual pages, bundled models; and `--version`.
+//! Files that packages install beside the program: completions, manual pages, bundled models; and `--version`.
 
 use std::fs;
 use std::io::Write as _;

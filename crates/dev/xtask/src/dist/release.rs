@@ -1,4 +1,4 @@
-//! What a release is: version, commit, time and platform.
+//! Version, commit, time and platform of a release.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ pub(super) struct Release {
     pub(super) commit: String,
     /// Time of the commit in seconds since 1970, and time of each file in the artefacts.
     pub(super) epoch: u64,
-    /// That time in the form of RFC 3339.
+    /// Time of the commit in the form of RFC 3339.
     pub(super) time: String,
     /// Platform by its name in Rust, such as `x86_64-unknown-linux-gnu`.
     pub(super) triple: String,
