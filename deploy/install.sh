@@ -257,6 +257,7 @@ unpack() {
 # Refuses to replace files that are not of an earlier installation.
 check_foreign() {
     : >"$stage/old"
+    if [ -f "$prefix/$manifest" ]; then check_manifest; fi
     if [ -f "$prefix/$manifest" ]; then sort "$prefix/$manifest" >"$stage/old"; fi
     while read -r file; do
         if { [ -e "$prefix/$file" ] || [ -L "$prefix/$file" ]; } && ! grep -qxF "$file" "$stage/old"; then
@@ -324,9 +325,14 @@ install_release() {
     say_next
 }
 
+# A manifest that somebody else has changed must not lead out of the prefix.
+check_manifest() {
+    if grep -qE '^/|(^|/)\.\.(/|$)' "$prefix/$manifest"; then fail "$prefix/$manifest names a file outside of $prefix"; fi
+}
+
 uninstall() {
     [ -f "$prefix/$manifest" ] || fail "$prefix/$manifest does not exist: this script has installed nothing there"
-    if grep -qE '^/|(^|/)\.\.(/|$)' "$prefix/$manifest"; then fail "$prefix/$manifest names a file outside of $prefix"; fi
+    check_manifest
     [ -w "$prefix/$(dirname $manifest)" ] || fail "$prefix cannot be written: run this script as the user who installed it"
     # The longest path first: a folder after what is in it.
     listed=$(sort -r "$prefix/$manifest")

@@ -15,6 +15,7 @@ RUN apt-get update \
 COPY target/cuda/release/nsbridge /usr/bin/nsbridge
 COPY examples/models/tale-7m /models/tale-7m
 COPY examples/models/tale-1m /models/tale-1m
+COPY LICENSE-MIT LICENSE-APACHE /usr/share/doc/nsbridge/
 COPY deploy/container.toml /etc/nsbridge/worker.toml
 ENV NSBRIDGE_HANDLER__DEVICE=cuda
 USER 10001:10001

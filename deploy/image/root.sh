@@ -14,9 +14,12 @@ packages="base-files netbase libc6 libgcc-s1 ca-certificates tini busybox-static
 
 mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep -m 1 '/debian/*$') || mirror=
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-if [ -z "$mirror" ] || [ ! -e "$keyring" ]; then
-    # Ubuntu, for instance: the package debian-archive-keyring has the keys.
+if [ -z "$mirror" ]; then
     mirror=${NSBRIDGE_DEBIAN_MIRROR:?"none of this machine's apt sources is a mirror of Debian: set NSBRIDGE_DEBIAN_MIRROR to one"}
+fi
+if [ ! -e "$keyring" ]; then
+    echo "$keyring is missing: install debian-archive-keyring" >&2
+    exit 1
 fi
 apt=$(mktemp -d)
 trap 'rm -rf "$apt"' EXIT
@@ -65,7 +68,7 @@ printf 'root:x:0:\nnsbridge:x:10001:\n' >"$root/etc/group"
 echo "hosts: files dns" >"$root/etc/nsswitch.conf"
 install -D --mode 755 "$prefix/bin/nsbridge" "$root/usr/bin/nsbridge"
 mkdir -p "$root/usr/share/doc" "$root/etc/nsbridge" "$root/models"
-for document in LICENSE-MIT LICENSE-APACHE THIRD-PARTY.txt nsbridge.cdx.json; do
+for document in LICENSE-MIT LICENSE-APACHE THIRD-PARTY.txt rust-std-COPYRIGHT.html nsbridge.cdx.json; do
     install -D --mode 644 "$prefix/share/doc/nsbridge/$document" "$root/usr/share/doc/nsbridge/$document"
 done
 cp -R "$prefix/share/nsbridge/models/." "$root/models"

@@ -6,13 +6,13 @@ if [ -d /run/systemd/system ]; then
 fi
 case "$1" in
     purge | 0)
-        # Caches can be fetched again. Keyrings, configurations and stored replies are the operator's.
+        # Services that were enabled. After `remove` alone, a new installation finds them again.
+        rm -f /etc/systemd/system/*.wants/nsbridge-worker@*.service \
+            /etc/systemd/system/*.wants/nsbridge-gateway.service
+        # Caches can be fetched again. Keyrings, configurations and stored replies are the operator's, and so is the
+        # user: a new one with its number could read what it has left elsewhere.
         rm -rf /var/cache/nsbridge
         rmdir /var/lib/nsbridge /var/lib/nsbridge-gateway 2>/dev/null || true
         rmdir /etc/nsbridge/workers /etc/nsbridge/keys /etc/nsbridge 2>/dev/null || true
-        if [ ! -d /etc/nsbridge ] && [ ! -d /var/lib/nsbridge ] && [ ! -d /var/lib/nsbridge-gateway ]; then
-            userdel nsbridge 2>/dev/null || true
-            groupdel nsbridge 2>/dev/null || true
-        fi
         ;;
 esac

@@ -4,9 +4,7 @@ set -e
 case "$1" in
     remove | 0)
         if [ -d /run/systemd/system ]; then
-            systemctl disable --now nsbridge-gateway.service || true
-            systemctl stop 'nsbridge-worker@*.service' || true
+            systemctl stop 'nsbridge-worker@*.service' nsbridge-gateway.service || true
         fi
-        rm -f /etc/systemd/system/*.wants/nsbridge-worker@*.service
         ;;
 esac

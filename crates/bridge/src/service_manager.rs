@@ -21,6 +21,9 @@ const START_EXTENSION_INTERVAL: Duration = Duration::from_secs(10);
 /// Time by which the limit of a start is extended. A service that hangs is ended after it.
 const START_EXTENSION: Duration = Duration::from_secs(60);
 
+/// Time after which a start is not extended any more: a load may hang in a process that is alive.
+const LONGEST_START: Duration = Duration::from_secs(60 * 60);
+
 /// Connection to the service manager. Without `NOTIFY_SOCKET` in the environment it does nothing.
 ///
 /// A notice never blocks, and its failure is ignored: the service works without its manager.
@@ -118,10 +121,12 @@ impl ServiceManager {
         if state.ready {
             told.ready = self.send("READY=1");
         } else if state.alive
+            && told.began.is_none_or(|at| at.elapsed() < LONGEST_START)
             && told.extended.is_none_or(|at| at.elapsed() >= START_EXTENSION_INTERVAL)
             && self.send(&format!("EXTEND_TIMEOUT_USEC={}", START_EXTENSION.as_micros()))
         {
             told.extended = Some(Instant::now());
+            told.began.get_or_insert_with(Instant::now);
         }
     }
 
@@ -147,6 +152,8 @@ struct Told {
     status: Option<String>,
     ready: bool,
     stopping: Option<Stopping>,
+    /// Time of the first extension of the start.
+    began: Option<Instant>,
     /// Time of the last extension of the start.
     extended: Option<Instant>,
 }

@@ -16,6 +16,9 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::{has, in_root, root, succeeds};
 use crate::output;
 
+/// Keys of Debian's archive, which Ubuntu has in a package.
+const DEBIAN_KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
 /// Python interpreters for the tests.
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -183,8 +186,8 @@ pub(crate) fn image() -> Result<()> {
     if apt::as_root().is_none() {
         bail!("the files of an image have owners, which takes root: or pass --without-image");
     }
-    if !has("buildah") {
-        apt::install("buildah", &["buildah", "debian-archive-keyring"])?;
+    if !has("buildah") || !Path::new(DEBIAN_KEYRING).exists() {
+        apt::install("buildah and Debian's keys", &["buildah", "debian-archive-keyring"])?;
     }
     Ok(())
 }

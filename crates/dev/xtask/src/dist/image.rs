@@ -1,7 +1,7 @@
 //! Container image of the command and the bundled pair.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
@@ -38,9 +38,6 @@ pub(super) fn build(
     lay.args(["env", &format!("NSBRIDGE_DEBIAN_MIRROR={mirror}"), "/bin/sh"]);
     lay.arg(tree.join("deploy/image/root.sh")).arg(prefix).arg(tree).arg(&root);
     ensure!(cargo::run(lay)?, "the root of the image could not be laid; it says why above");
-    let models = bytes(&root.join("models"))?;
-    let size = bytes(&root)? - models;
-    ensure!(size < MOST_BYTES, "the image has {size} bytes without models, more than {MOST_BYTES}");
     let name = format!("{}.image", release.name());
     let bill = sbom::of_image(release, parts, &root)?;
     archive::write(&out.join(format!("{name}.cdx.json")), bill.as_bytes())?;
@@ -52,6 +49,8 @@ pub(super) fn build(
     tar.args(["--sort=name", "--numeric-owner", "--format=gnu"]);
     tar.arg(format!("--mtime=@{}", release.epoch)).arg("--directory").arg(&root).arg(".");
     ensure!(cargo::run(tar)?, "the root of the image could not be packed");
+    let (size, models) = sizes(&context.join("root.tar"))?;
+    ensure!(size < MOST_BYTES, "the image has {size} bytes without models, more than {MOST_BYTES}");
     let tag = format!("nsbridge:{}", release.version);
     // Storage of its own, and no layers of other builds.
     let buildah = |arguments: &[&str]| {
@@ -84,11 +83,15 @@ fn with(mut command: Command, argument: &Path) -> Command {
     command
 }
 
-/// Returns the size of all files below a folder.
-fn bytes(folder: &Path) -> Result<u64> {
-    let files = archive::below(folder)?;
-    files.iter().map(|path| Ok(path.symlink_metadata()?)).try_fold(0, |sum, found: Result<_>| {
-        let found: fs::Metadata = found?;
-        Ok(if found.is_file() { sum + found.len() } else { sum })
-    })
+/// Returns the size of all files in the root, without the models and of the models. The archive tells it: folders of
+/// the root are closed to others than their owners.
+fn sizes(root: &Path) -> Result<(u64, u64)> {
+    let file = File::open(root).with_context(|| format!("reading {}", root.display()))?;
+    let (mut size, mut models) = (0, 0);
+    for entry in tar::Archive::new(file).entries()? {
+        let entry = entry?;
+        let sum = if entry.path()?.starts_with("./models") { &mut models } else { &mut size };
+        *sum += entry.size();
+    }
+    Ok((size, models))
 }

@@ -8,6 +8,9 @@ use anyhow::{Context, Result, bail};
 
 use super::closure::{Id, Part};
 
+/// Endings of the names of files with code.
+const CODE: [&str; 5] = ["rs", "c", "h", "py", "toml"];
+
 /// Beginnings of the names of files with a license or a notice, in lower case.
 const NAMES: [&str; 6] = ["license", "licence", "copying", "notice", "unlicense", "copyright"];
 
@@ -73,20 +76,33 @@ fn common(tree: &Path, part: &Part) -> Result<Option<String>> {
     Ok(Some(lines.collect::<Vec<_>>().join("\n")))
 }
 
+/// Folders of a package with files that are not compiled into the command.
+const LEFT_OUT: [&str; 6] = ["tests", "benches", "examples", "target", ".github", "fuzz"];
+
 fn files(part: &Part) -> Result<Vec<PathBuf>> {
-    let entries = part.folder.read_dir();
-    let entries = entries.with_context(|| format!("reading {}", part.folder.display()))?;
-    let mut files: Vec<_> =
-        part.license_file.iter().filter(|file| file.is_file()).cloned().collect();
+    let named = part.license_file.iter().filter(|file| file.is_file()).cloned();
+    let mut files: Vec<_> = named.chain(below(&part.folder)?).collect();
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+/// Returns the files with a license or a notice in a folder, and in the folders of code that a package took over from
+/// others.
+fn below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let entries = folder.read_dir().with_context(|| format!("reading {}", folder.display()))?;
     for entry in entries {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-        let is_code = path.extension().is_some_and(|extension| extension == "rs");
-        if path.is_file() && !is_code && NAMES.iter().any(|start| name.starts_with(start)) {
+        let is_code = path.extension().is_some_and(|kind| CODE.iter().any(|code| kind == *code));
+        if path.is_dir() {
+            if !LEFT_OUT.contains(&&*name) {
+                files.extend(below(&path)?);
+            }
+        } else if !is_code && NAMES.iter().any(|start| name.starts_with(start)) {
             files.push(path);
         }
     }
-    files.sort();
-    files.dedup();
     Ok(files)
 }

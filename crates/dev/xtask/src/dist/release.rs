@@ -14,6 +14,8 @@ pub(super) struct Release {
     pub(super) epoch: u64,
     /// Time of the commit in the form of RFC 3339.
     pub(super) time: String,
+    /// Version of Rust's standard library, which is in the command.
+    pub(super) rust: String,
     /// Platform by its name in Rust, such as `x86_64-unknown-linux-gnu`.
     pub(super) triple: String,
 }
@@ -35,7 +37,8 @@ impl Release {
         let manifest: toml::Table = manifest.parse().context("reading Cargo.toml")?;
         let version = manifest["workspace"]["package"]["version"].as_str();
         let rustc = said(tree, "rustc", &["-vV"])?;
-        let triple = rustc.lines().find_map(|line| line.strip_prefix("host: "));
+        let of_rustc = |field: &str| rustc.lines().find_map(|line| line.strip_prefix(field));
+        let (triple, rust) = (of_rustc("host: "), of_rustc("release: "));
         Ok(Self {
             version: version.context("the workspace has no version")?.to_owned(),
             commit: git(&["rev-parse", "HEAD"])?,
@@ -43,6 +46,7 @@ impl Release {
                 .parse()
                 .context("the time of the commit")?,
             time: git(&["log", "-1", "--format=%cd", "--date=format-local:%Y-%m-%dT%H:%M:%SZ"])?,
+            rust: rust.context("rustc names no release")?.to_owned(),
             triple: triple.context("rustc names no host")?.to_owned(),
         })
     }
@@ -77,7 +81,7 @@ impl Release {
 }
 
 /// Returns what a program prints, in UTC.
-fn said(tree: &Path, program: &str, arguments: &[&str]) -> Result<String> {
+pub(super) fn said(tree: &Path, program: &str, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(program);
     command.current_dir(tree).args(arguments).env("TZ", "UTC");
     let output = command.output().with_context(|| format!("starting {program}"))?;

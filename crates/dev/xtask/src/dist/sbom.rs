@@ -91,6 +91,14 @@ fn bill(release: &Release, parts: &BTreeMap<Id, Part>, others: Vec<Value>) -> St
             "licenses": [{"expression": "MIT OR Apache-2.0"}],
         })
     }));
+    components.push(json!({
+        "type": "library",
+        "bom-ref": "rust-std",
+        "name": "std",
+        "version": release.rust,
+        "description": "Rust's standard library",
+        "licenses": [{"expression": "MIT OR Apache-2.0"}],
+    }));
     components.extend(others);
     let dependencies: Vec<Value> = parts
         .values()

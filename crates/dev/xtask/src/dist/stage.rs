@@ -1,14 +1,14 @@
 //! Installed files below their prefix, from which every artefact is made.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
 use super::archive::{below, write};
-use super::release::Release;
+use super::release::{self, Release};
 
 /// Bundled models: the target and its draft.
 pub(super) const MODELS: [&str; 2] = ["tale-7m", "tale-1m"];
@@ -67,16 +67,20 @@ pub(super) fn lay(
     fs::create_dir_all(&manual).with_context(|| format!("making {}", manual.display()))?;
     say(&["man", "--out", manual.to_str().context("the folder must be UTF-8")?])?;
     for model in MODELS {
-        let from = tree.join("examples/models").join(model);
-        for entry in from.read_dir().with_context(|| format!("reading {}", from.display()))? {
-            let entry = entry?;
-            let to = prefix.join("share/nsbridge/models").join(model).join(entry.file_name());
-            copy(&entry.path(), &to)?;
+        let from = format!("examples/models/{model}");
+        // What git ignores, such as a keyring, lies there without being a change.
+        for file in release::said(tree, "git", &["ls-files", "--", &from])?.lines() {
+            let name = Path::new(file).file_name().context("a file has a name")?;
+            let to = prefix.join("share/nsbridge/models").join(model).join(name);
+            copy(&tree.join(file), &to)?;
         }
     }
     for (from, name) in COPIED {
         copy(&tree.join(from), &prefix.join(DOCUMENTS).join(name))?;
     }
+    let library = PathBuf::from(release::said(tree, "rustc", &["--print", "sysroot"])?);
+    let library = library.join("share/doc/rust/COPYRIGHT-library.html");
+    copy(&library, &prefix.join(DOCUMENTS).join("rust-std-COPYRIGHT.html"))?;
     write(&prefix.join(DOCUMENTS).join("THIRD-PARTY.txt"), notices.as_bytes())?;
     write(&prefix.join(DOCUMENTS).join("nsbridge.cdx.json"), bill.as_bytes())?;
     // The packages have the times of these files.

@@ -255,7 +255,6 @@ nsbridge doctor --config worker.toml
 finish
 echo @ uninstall
 apt-get purge -qq --yes nsbridge
-! getent passwd nsbridge
 """, network=True)
     left(before, system)
 
@@ -397,8 +396,16 @@ echo
 systemctl stop nsbridge-gateway nsbridge-worker@tale-7m
 test "$(systemctl show -p Result --value nsbridge-gateway)" = success
 systemctl --failed --no-legend
-echo @ removal stops the services
+echo @ an upgrade without the broker, which comes back
 systemctl start nsbridge-worker@tale-7m
+systemctl stop rabbitmq-server
+dpkg --install /dist/nsbridge_*.deb
+test -z "$(dpkg --audit)"
+sleep 12
+systemctl start rabbitmq-server
+for i in $(seq 300); do nsbridge health --ready 2>/dev/null && break; sleep 0.1; done
+ask --max-tokens 20 "Once a bear"
+echo @ removal stops the services
 apt-get remove -qq --yes nsbridge
 ! pgrep -x nsbridge
 """)
