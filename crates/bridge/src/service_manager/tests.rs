@@ -144,6 +144,27 @@ async fn a_start_is_not_extended_once_the_service_is_dead() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_start_is_extended_for_an_hour() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("notify");
+    let scene = Scene::at(&path);
+    let manager = ServiceManager::new(variables(&[("NOTIFY_SOCKET", path.to_str().unwrap())]));
+    let minute = Duration::from_secs(60);
+    let mut extended_in = Vec::new();
+    let read = async {
+        for number in 1..120 {
+            sleep(minute).await;
+            if count(&scene.seen(), "EXTEND_TIMEOUT_USEC=60000000") > 0 {
+                extended_in.push(number);
+            }
+        }
+    };
+    tokio::join!(scene.follow_for(&manager, 120 * minute), read);
+    assert_eq!(extended_in.first(), Some(&1));
+    assert!(matches!(extended_in.last(), Some(60 | 61)), "{extended_in:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_process_or_no_limit_has_no_watchdog() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("notify");
