@@ -198,6 +198,10 @@ fetch() {
         before=$size
         size=0
         if [ -f "$stage/$1" ]; then size=$(wc -c <"$stage/$1"); fi
+        if [ $attempt -ge $attempts ] && [ $((${status:-0})) -eq 0 ] && [ $((size)) -eq 0 ]; then
+            fail "$base/$1 cannot be reached: check NSBRIDGE_DOWNLOAD, the network and the proxy" \
+                "($(tail -n 1 "$stage/said"))"
+        fi
         [ $attempt -lt $attempts ] ||
             fail "the download of $base/$1 was interrupted $attempts times, last after $((size)) bytes:" \
                 "run this script again ($(tail -n 1 "$stage/said"))"

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import unittest
 
@@ -62,6 +63,13 @@ class Downloads(case.Case):
     def test_a_refused_file_is_not_asked_for_again(self) -> None:
         self.server.faults = ["deny"]
         self.assertIn("was refused with status 403", self.fails())
+
+    def test_an_address_without_a_server_is_named(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        self.environment["NSBRIDGE_DOWNLOAD"] = address
+        self.assertIn(f"{address}/SHA256SUMS cannot be reached: check NSBRIDGE_DOWNLOAD", self.fails())
+        self.assert_no_trace()
 
     def test_an_address_without_tls_is_refused(self) -> None:
         for address in ("http://example.org/nsbridge", "http://127.0.0.1.example.org", "ftp://example.org"):

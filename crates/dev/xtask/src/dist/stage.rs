@@ -24,8 +24,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 const DOCUMENTS: &str = "share/doc/nsbridge";
 
 /// Documents, each with its name in the folder of documents.
-const COPIED: [(&str, &str); 12] = [
-    ("README.md", "README.md"),
+const COPIED: [(&str, &str); 10] = [
     ("CHANGELOG.md", "CHANGELOG.md"),
     ("LICENSE-MIT", "LICENSE-MIT"),
     ("LICENSE-APACHE", "LICENSE-APACHE"),
@@ -35,7 +34,6 @@ const COPIED: [(&str, &str); 12] = [
     ("deploy/systemd/nsbridge-gateway.service", "systemd/nsbridge-gateway.service"),
     ("deploy/systemd/sysusers.conf", "systemd/sysusers.conf"),
     ("deploy/prometheus/alerts.yaml", "prometheus/alerts.yaml"),
-    ("docs/protocol.md", "protocol.md"),
     ("docs/installing.md", "installing.md"),
 ];
 
