@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper::http::uri::Authority;
@@ -41,7 +41,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let url = format!("http://{}/{page}", arguments.address);
     let request = Request::get(&url).body(Bytes::new()).with_context(|| format!("asking {url}"))?;
     let answer = wait_for(async { Ok(exchange(request, TIME_LIMIT).await?) });
-    let answer = answer.with_context(|| format!("no answer from {url}"))?;
+    // The likeliest cause: neither has pages unless its configuration says where.
+    let answer = answer.map_err(|error: anyhow::Error| {
+        anyhow!(
+            "no answer from {url}: {}: a worker has its pages where `listen` in [health] says, a \
+             gateway where `metrics` in [server] says",
+            nsbridge_base::chain(error.as_ref())
+        )
+    })?;
     let status = answer.status();
     let report = serde_json::from_slice(answer.body()).unwrap_or(Value::Null);
     if !status.is_success() {

@@ -221,5 +221,7 @@ fn replace(path: &Path, ring: &Keyring) -> Result<()> {
 
 fn new_id() -> Result<KeyId> {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    Ok(format!("key-{seconds}").parse()?)
+    // Two keyrings of one second must not have one id for two keys.
+    let [high, low] = nsbridge_base::random::bytes()?;
+    Ok(format!("key-{seconds}-{high:02x}{low:02x}").parse()?)
 }
