@@ -5,7 +5,8 @@
 #
 # PREFIX has the installed files, SOURCES this repository, and FOLDER gets the root. Of Debian 13 it has the C
 # library, the authorities of TLS, an init for PID 1, and busybox for a shell: no package manager and no
-# interpreter.
+# interpreter. config.json beside this script is the image's configuration: the health check is that of a worker, and a
+# gateway is asked at 127.0.0.1:9090; tini passes signals on, and reaps the processes of others.
 set -eu
 prefix=$1 sources=$2 root=$3
 suite=trixie

@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// Mirror of Debian for the container image, where apt reads none.
     #[arg(long, value_name = "URL", env = "NSBRIDGE_DEBIAN_MIRROR")]
     debian_mirror: Option<String>,
-    /// Leaves the container image out. It needs root, mmdebstrap and buildah, and is made on Linux alone.
+    /// Leaves the container image out. It needs root, and is made on Linux alone.
     #[arg(long)]
     without_image: bool,
     /// Leaves out the check that each crate builds from its own package.

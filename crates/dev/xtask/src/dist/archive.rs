@@ -51,18 +51,8 @@ pub(super) fn pack(folder: &Path, name: &str, to: &Path, release: &Release) -> R
     Ok(())
 }
 
-/// Compresses a file with gzip.
-pub(super) fn compress(from: &Path, to: &Path) -> Result<()> {
-    let mut file = File::open(from).with_context(|| format!("reading {}", from.display()))?;
-    let out = File::create(to).with_context(|| format!("writing {}", to.display()))?;
-    let mut gzip = gzip(out);
-    std::io::copy(&mut file, &mut gzip)?;
-    gzip.finish()?;
-    Ok(())
-}
-
 /// Returns a compressor whose header has no time and no name.
-fn gzip(out: File) -> GzEncoder<File> {
+pub(super) fn gzip(out: File) -> GzEncoder<File> {
     GzBuilder::new().write(out, Compression::best())
 }
 
