@@ -71,8 +71,7 @@ pub(crate) async fn tell(store: &Store, metrics: &Metrics, progress: &LoadProgre
         }
         let rate = (from_store + from_cache - before) as f64 / said.elapsed().as_secs_f64() / 1e6;
         let (loaded, total) = (progress.loaded(), progress.total());
-        // Unknown for a handler that reads plain files.
-        let percent = (100 * loaded).checked_div(total);
+        let percent = percent(progress);
         let seconds_left = seconds_left(started.elapsed(), loaded, total);
         tracing::info!(
             percent,
@@ -85,6 +84,11 @@ pub(crate) async fn tell(store: &Store, metrics: &Metrics, progress: &LoadProgre
         );
         (said, before) = (Instant::now(), from_store + from_cache);
     }
+}
+
+/// Returns how far a load is, in percent; `None` for a handler that reads plain files.
+pub(crate) fn percent(progress: &LoadProgress) -> Option<u64> {
+    (100 * progress.loaded()).checked_div(progress.total())
 }
 
 /// Returns the time that a load still takes at its mean rate, in seconds; `None` if nothing is loaded yet.

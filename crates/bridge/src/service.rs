@@ -6,6 +6,7 @@ use nsbridge_handler::source::LoadProgress;
 use tokio::time::Instant;
 
 use crate::drain::Drain;
+use crate::loading::percent;
 use crate::observability::Observability;
 use crate::service_manager::ServiceState;
 
@@ -52,8 +53,4 @@ impl Service {
         let moment = self.drain.begun().await;
         moment.saturating_duration_since(Instant::now()) + AFTER_GRACE
     }
-}
-
-fn percent(progress: &LoadProgress) -> Option<u64> {
-    (100 * progress.loaded()).checked_div(progress.total())
 }

@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use crate::failure::{INTERRUPTED, status};
 use crate::place::{self, Broker, Keys, leave_now, model, signals};
-use crate::progress::Display;
+use crate::progress::{BAR_AFTER, Display, LINE_INTERVAL};
 
 /// Runs files of requests through the queues, as bulk work.
 #[derive(Debug, clap::Args)]
@@ -200,10 +200,6 @@ struct Shown {
 }
 
 impl Shown {
-    const EVERY: Duration = Duration::from_secs(5);
-    /// Age of a batch that is not shown yet on a terminal.
-    const BAR_AFTER: Duration = Duration::from_secs(1);
-
     fn new() -> Self {
         let bar = (Display::of_stderr() == Display::Bar).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -219,10 +215,10 @@ impl Shown {
     fn tell(&self, now: BatchProgress) {
         let (first, last) = self.since.get();
         let first = first.unwrap_or(now);
-        let is_due = last.elapsed() >= Self::EVERY;
+        let is_due = last.elapsed() >= LINE_INTERVAL;
         self.since.set((Some(first), if is_due { Instant::now() } else { last }));
         match &self.bar {
-            Some(_) if self.began.elapsed() < Self::BAR_AFTER => {}
+            Some(_) if self.began.elapsed() < BAR_AFTER => {}
             Some(bar) => bar.set_message(line(first, now, self.began.elapsed())),
             None if is_due => status(&line(first, now, self.began.elapsed())),
             None => {}

@@ -84,12 +84,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 fn keys(config: &Config) -> Finding {
     let Some(ring) = config.keys.load()? else {
-        let kms = counted(config.keys.kms_keys.len() as u64, "key");
+        let kms = counted(config.keys.kms_keys.len() as u64, "key", "keys");
         return Ok(format!("no keyring; this check does not test the {kms} of `kms_keys`"));
     };
     let primary = ring.entries().iter().find(|entry| entry.state == State::Primary);
     let primary = primary.context("no key is primary")?;
-    let keys = counted(ring.entries().len() as u64, "key");
+    let keys = counted(ring.entries().len() as u64, "key", "keys");
     Ok(format!("{keys}; the primary key is {}, check value {}", primary.id, primary.check_value()))
 }
 
@@ -165,9 +165,9 @@ async fn depths(config: &Config, connection: &dyn Connection) -> Finding {
             format!(
                 "reached; {queue} has {} waiting, {}, {} waiting, {}{alone}",
                 depth.messages,
-                counted(u64::from(depth.consumers), "consumer"),
-                counted(u64::from(bulk), "bulk request"),
-                counted(u64::from(dead), "dead letter"),
+                counted(u64::from(depth.consumers), "consumer", "consumers"),
+                counted(u64::from(bulk), "bulk request", "bulk requests"),
+                counted(u64::from(dead), "dead letter", "dead letters"),
             )
         }
         Err(Error::NoQueue { .. }) => format!("reached; {queue} is new"),

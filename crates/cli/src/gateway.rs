@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::{note, status};
 use crate::place::{Signals, signals, wait_for};
-use crate::terminal::print_line;
+use crate::terminal::{counted, print_line};
 
 /// Time in which a drain without replies ends without a word.
 const SHORT_DRAIN: Duration = Duration::from_secs(1);
@@ -178,7 +178,10 @@ pub(crate) async fn run_until_signals(gateway: Gateway) -> Result<ExitCode> {
 async fn tell_drain(gateway: &GatewayHealth, signals: &mut Signals) {
     let replies = gateway.replies();
     if replies > 0 {
-        status(&format!("finishing {}; Ctrl-C again leaves at once", counted(replies)));
+        status(&format!(
+            "finishing {}; Ctrl-C again leaves at once",
+            counted(replies, "reply", "replies")
+        ));
     } else if timeout(SHORT_DRAIN, signals.next()).await.is_ok() {
         return;
     } else {
@@ -187,15 +190,13 @@ async fn tell_drain(gateway: &GatewayHealth, signals: &mut Signals) {
     signals.next().await;
 }
 
-fn counted(replies: u64) -> String {
-    if replies == 1 { "1 reply".to_owned() } else { format!("{replies} replies") }
-}
-
 /// Returns the state of a gateway for the service manager. A gateway that can answer is alive.
 fn state(gateway: &GatewayHealth, drain: &CancellationToken, address: SocketAddr) -> ServiceState {
     let is_ready = gateway.is_ready();
     let status = match gateway.replies() {
-        replies if drain.is_cancelled() => format!("draining {}", counted(replies)),
+        replies if drain.is_cancelled() => {
+            format!("draining {}", counted(replies, "reply", "replies"))
+        }
         _ if is_ready => format!("serving at {address}"),
         _ => "not ready: no reply can be stored, or a start goes on".to_owned(),
     };

@@ -21,13 +21,13 @@ use crate::failure::status;
 const TICK: Duration = Duration::from_millis(100);
 
 /// Age of work that is not shown yet on a terminal.
-const BAR_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const BAR_AFTER: Duration = Duration::from_secs(1);
 
 /// Age of work without a terminal at its first line.
 const FIRST_LINE_AFTER: Duration = Duration::from_secs(2);
 
 /// Interval between two lines.
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 const BAR: &str =
     "{msg} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";

@@ -42,9 +42,9 @@ pub(crate) fn print_line(line: &str) -> io::Result<()> {
     print(&format!("{line}\n"))
 }
 
-/// Returns a number with what is counted, which is `one` in the singular.
-pub(crate) fn counted(number: u64, one: &str) -> String {
-    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+/// Returns a number with what is counted, in the singular or in the plural.
+pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 /// Returns true if both stdin and stdout are a terminal.

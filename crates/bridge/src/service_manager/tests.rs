@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tempfile::TempDir;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -64,16 +65,22 @@ impl Scene {
     }
 }
 
+/// Returns a scene, the manager that it is connected to, and the folder of its socket.
+fn scene() -> (TempDir, Scene, ServiceManager) {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("notify");
+    let scene = Scene::at(&path);
+    let manager = ServiceManager::new(variables(&[("NOTIFY_SOCKET", path.to_str().unwrap())]));
+    (home, scene, manager)
+}
+
 fn count(seen: &[String], notice: &str) -> usize {
     seen.iter().filter(|seen| *seen == notice).count()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_service_is_ready_after_its_load_and_stops_with_its_own_time_limit() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("notify");
-    let scene = Scene::at(&path);
-    let manager = ServiceManager::new(variables(&[("NOTIFY_SOCKET", path.to_str().unwrap())]));
+    let (_home, scene, manager) = scene();
     let change = async {
         sleep(Duration::from_secs(25)).await;
         let seen = scene.seen();
@@ -95,10 +102,7 @@ async fn a_service_is_ready_after_its_load_and_stops_with_its_own_time_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_stops_while_it_loads_is_not_told_ready() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("notify");
-    let scene = Scene::at(&path);
-    let manager = ServiceManager::new(variables(&[("NOTIFY_SOCKET", path.to_str().unwrap())]));
+    let (_home, scene, manager) = scene();
     scene.stop.notify_one();
     scene.set(SERVING);
     scene.follow_for(&manager, Duration::from_secs(60)).await;
@@ -134,10 +138,7 @@ async fn the_watchdog_is_pinged_twice_in_its_time_while_the_service_is_alive() {
 
 #[tokio::test(start_paused = true)]
 async fn a_start_is_not_extended_once_the_service_is_dead() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("notify");
-    let scene = Scene::at(&path);
-    let manager = ServiceManager::new(variables(&[("NOTIFY_SOCKET", path.to_str().unwrap())]));
+    let (_home, scene, manager) = scene();
     scene.set(DEAD);
     scene.follow_for(&manager, Duration::from_secs(100)).await;
     assert_eq!(scene.seen(), ["STATUS=waiting for the broker"]);
@@ -145,10 +146,7 @@ async fn a_start_is_not_extended_once_the_service_is_dead() {
 
 #[tokio::test(start_paused = true)]
 async fn a_start_is_extended_for_an_hour() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("notify");
-    let scene = Scene::at(&path);
-    let manager = ServiceManager::new(variables(&[("NOTIFY_SOCKET", path.to_str().unwrap())]));
+    let (_home, scene, manager) = scene();
     let minute = Duration::from_secs(60);
     let mut extended_in = Vec::new();
     let read = async {

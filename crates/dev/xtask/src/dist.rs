@@ -128,8 +128,9 @@ fn make(
     let script = download.map_or_else(|| script.clone(), |url| script.replace("@DOWNLOAD@", url));
     archive::write(&out.join("install.sh"), script.as_bytes())?;
     let bills = archive::below(out)?.into_iter();
-    let bills: Vec<_> =
-        bills.filter(|path| path.to_string_lossy().ends_with(".cdx.json")).collect();
+    let bills: Vec<_> = bills
+        .filter(|path| path.parent() == Some(out) && path.to_string_lossy().ends_with(".cdx.json"))
+        .collect();
     sbom::check(tools, &bills)?;
     fs::remove_dir_all(&prefix).with_context(|| format!("removing {}", prefix.display()))?;
     archive::sum(out)?;

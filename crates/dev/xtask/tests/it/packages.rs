@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde::Deserialize;
 
-use crate::tree::{none, root, text, texts};
+use crate::tree::{metadata, none, text, texts};
 
 /// Crates that are not published: development and examples.
 const UNPUBLISHED: [&str; 7] = [
@@ -82,14 +81,7 @@ impl Package {
 }
 
 fn packages() -> Vec<Package> {
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .current_dir(root())
-        .output()
-        .expect("cargo starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).expect("cargo writes JSON");
-    metadata.packages
+    metadata::<Metadata>(&["--no-deps"]).packages
 }
 
 /// Returns the fields that the manifest of a published package lacks, or that the registry refuses.

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::de::DeserializeOwned;
+
 /// Returns the repository's root.
 pub(crate) fn root() -> &'static Path {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -14,6 +16,16 @@ pub(crate) fn root() -> &'static Path {
 #[track_caller]
 pub(crate) fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Returns what `cargo metadata` says with these arguments.
+#[track_caller]
+pub(crate) fn metadata<T: DeserializeOwned>(arguments: &[&str]) -> T {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--format-version", "1"]).args(arguments).current_dir(root());
+    let output = cargo.output().expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo writes JSON")
 }
 
 /// Returns all text files except for build output and git's own files.
