@@ -29,6 +29,10 @@ const KILLS: usize = 3;
 /// Time from a stop to the end of its run, in milliseconds: the process is killed after 2 s.
 const STOPPED_WITHIN_MS: u64 = 3500;
 
+/// Number of pieces, 20 ms each, of a call that still runs when a call beside it is killed: that happens
+/// 2.4 s after its start at the latest, and these take 6 s.
+const LONG_PIECES: usize = 300;
+
 /// Plays a worker whose processes have one call each, one whose only process has three, and one that
 /// leaves after three crashes.
 pub(super) fn crash(stage: &mut Stage) -> Result<()> {
@@ -105,7 +109,9 @@ fn too_many(stage: &mut Stage, asks: &[usize]) -> Result<()> {
 
 /// Plays calls that hang when their caller cancels, beside others in the same processes, and calls
 /// that hang when their time is over, in processes of their own. A request that was retried after
-/// its time is over would run once more, so the latter have no neighbors.
+/// its time is over would run once more, so the latter have no neighbors. Which calls run beside one
+/// that hangs is up to chance, so the last worker has one process for a call that hangs and a call
+/// that outlasts its kill.
 pub(super) fn hang(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 1;
     let mut cancelled = Vec::new();
@@ -120,11 +126,20 @@ pub(super) fn hang(stage: &mut Stage) -> Result<()> {
     }
     cancelled.extend(innocents(stage, 10, 3000));
     late.extend(innocents(stage, 4, 3000));
+    let (at, _) = moment(stage, 0);
+    let hangs = Ask::new(60, 20).does(Does::Hang { how: Hang::Sleep, at });
+    let expect = Expect::Cancelled(STOPPED_WITHIN_MS);
+    let beside = [
+        stage.ask(hangs.reading(Reading::UntilPiece(at)).expect(expect)),
+        stage.ask(Ask::new(LONG_PIECES, 20).within(ALL_RETRIES_MS)),
+    ];
     stage.fault("hang", "Python")?;
     let some = hang_in(stage, "w1", 2, 2, &cancelled)?;
     ensure!((2..=STUBBORN.len()).contains(&some), "{some} processes were killed");
     let all = hang_in(stage, "w2", STUBBORN.len() + POLITE.len(), 1, &late)?;
     ensure!(all == STUBBORN.len(), "{all} processes were killed, one for each call that hangs");
+    let one = hang_in(stage, "w3", 1, 2, &beside)?;
+    ensure!(one == 1, "{one} processes were killed, and one call hangs");
     Ok(())
 }
 
