@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from nsbridge_handler import BadInput
 
@@ -43,7 +43,7 @@ class Chat:
         if input.get("reasoning_effort") is not None:
             variables["reasoning_effort"] = input["reasoning_effort"]
         messages = [shown(message, shape) for message in input["messages"]]
-        tools = list(input.get("tools") or ())
+        tools: list[dict[str, Any]] = input.get("tools") or []
         return cls(messages, tools, variables, not continues if begins is None else begins, continues)
 
     def cut(self, rendered: str) -> str:
@@ -75,7 +75,7 @@ def shown(message: Mapping[str, Any], shape: CallShape) -> dict[str, Any]:
 def _text(content: Any) -> str:
     """Returns the text of a content: a text, null, or a list of parts, which are joined by line ends."""
     if isinstance(content, list):
-        return "\n".join(part["text"] for part in content)
+        return "\n".join(part["text"] for part in cast("list[dict[str, str]]", content))
     return content or ""
 
 

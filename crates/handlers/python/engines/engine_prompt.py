@@ -26,16 +26,20 @@ class ChatTokenizer(Protocol):
     @property
     def chat_template(self) -> object:
         """Template or templates, or None."""
+        ...
 
     @property
     def special_tokens_map(self) -> Mapping[str, object]:
         """Special tokens by the names of their variables."""
+        ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Returns the tokens of a text."""
+        ...
 
     def apply_chat_template(self, conversation: list[dict[str, Any]], **variables: Any) -> Any:
         """Returns the rendered text with `tokenize=False`."""
+        ...
 
 
 class Prompter:

@@ -70,7 +70,7 @@ class Reply:
 
     def _spelled(self, token: int) -> bytes:
         words = self._words
-        return words.spelled(token) if self._request.special_texts else words.bytes(token)
+        return words.spelled(token) if self._request.special_texts else words.plain(token)
 
     def _refuse_banned(self, token: int) -> None:
         """Refuses a token that an engine takes only where nothing else is left."""
@@ -130,7 +130,7 @@ class PromptPieces:
         self.told += 1
         text = ""
         if self._request.echo:
-            text = self._text.push(self._words.bytes(token), not self.remain())[0]
+            text = self._text.push(self._words.plain(token), not self.remain())[0]
         return {"token": token, "text": text, "prompt": True}
 
 

@@ -82,14 +82,16 @@ class Request:
 
 def read_request(input: Mapping[str, Any], facts: Facts) -> Request:
     """Returns the parameters of an input. Raises BadInput with the name of the first invalid field."""
-    tokens = {name: tuple(input.get(name) or ()) for name in ("bad_token_ids", "stop_token_ids")}
-    sequences = tuple(tuple(sequence) for sequence in input.get("bad_token_sequences") or ())
-    bias = {int(token): float(value) for token, value in (input.get("logit_bias") or {}).items()}
+    lists: dict[str, list[int]] = {name: input.get(name) or [] for name in ("bad_token_ids", "stop_token_ids")}
+    nested: list[list[int]] = input.get("bad_token_sequences") or []
+    sequences = tuple(map(tuple, nested))
+    biases: dict[str, float] = input.get("logit_bias") or {}
+    bias = {int(token): float(value) for token, value in biases.items()}
     given: dict[str, Iterable[int]] = {
         "prompt_token_ids": input.get("prompt_token_ids") or (),
         "logit_bias": bias,
-        "bad_token_sequences": [token for sequence in sequences for token in sequence],
-        **tokens,
+        "bad_token_sequences": [token for sequence in nested for token in sequence],
+        **lists,
     }
     _check_tokens(given, facts)
     _check_texts(input)
@@ -110,13 +112,13 @@ def read_request(input: Mapping[str, Any], facts: Facts) -> Request:
         n=_first(input.get("n"), 1),
         max_tokens=input.get("max_tokens"),
         min_tokens=input.get("min_tokens") or 0,
-        ends=frozenset(tokens["stop_token_ids"]) | (frozenset() if ignore_eos else facts.ends),
+        ends=facts.ends.difference(facts.ends if ignore_eos else ()).union(lists["stop_token_ids"]),
         stop=tuple(input.get("stop") or ()),
-        stop_token_ids=tokens["stop_token_ids"],
+        stop_token_ids=tuple(lists["stop_token_ids"]),
         ignore_eos=ignore_eos,
         sampling=sampling,
         logit_bias=bias,
-        bad_token_ids=tokens["bad_token_ids"],
+        bad_token_ids=tuple(lists["bad_token_ids"]),
         bad_token_sequences=sequences,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,

@@ -64,9 +64,11 @@ class TextEngine(Protocol):
 
     def prompt(self, input: Mapping[str, Any], submitted_at: float) -> Awaitable[list[int]]:
         """Returns the tokens of the prompt."""
+        ...
 
     def generate(self, call: Call) -> AsyncGenerator[Delta, None]:
         """Streams a reply. The engine drops the call as soon as the generator is closed."""
+        ...
 
 
 async def answer(engine: TextEngine, input: Mapping[str, Any], job: AsyncJob) -> None:

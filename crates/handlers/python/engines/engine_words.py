@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from nsbridge_handler import TokenText
 
@@ -34,7 +34,7 @@ class Words:
                 special.add(added["id"])
         return cls(spelled, frozenset(special))
 
-    def bytes(self, token: int) -> bytes:
+    def plain(self, token: int) -> bytes:
         """Returns the bytes that a token stands for; none for a special one."""
         return b"" if token in self._special else self.spelled(token)
 
@@ -53,7 +53,7 @@ class Words:
 
 def _vocabulary(vocab: Any) -> dict[str, int]:
     if isinstance(vocab, dict):
-        return vocab
+        return cast("dict[str, int]", vocab)
     # Unigram has a list of words with their scores.
     return {word: token for token, (word, _) in enumerate(vocab)}
 

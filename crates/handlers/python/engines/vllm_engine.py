@@ -6,9 +6,10 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 # Before vLLM is imported: no usage statistics leave the machine, and its processes find the modules beside this.
 os.environ["VLLM_NO_USAGE_STATS"] = os.environ["DO_NOT_TRACK"] = "1"
@@ -26,6 +27,7 @@ except ModuleNotFoundError as error:
 
 import torch
 from nsbridge_handler import AsyncJob, BadInput, Fatal, Models, Options, Retry
+from tokenizers import Tokenizer
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.inputs.engine import tokens_input
 from vllm.outputs import RequestOutput
@@ -90,19 +92,19 @@ class Engine:
 
     def _describe(self, config: VllmConfig) -> None:
         model, generation = config.model_config, config.model_config.try_get_generation_config()
-        tokenizer = self._llm.get_tokenizer()
-        backend = getattr(tokenizer, "backend_tokenizer", None)
+        tokenizer: Any = self._llm.get_tokenizer()
+        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ValueError(
                 "the model's tokenizer has no tokenizer.json, which this worker needs: convert it with transformers, "
                 'or set `tokenizer_mode = "hf"` in [handler.options]'
             )
-        ends = generation.get("eos_token_id") or []
-        ends = {ends} if isinstance(ends, int) else set(ends)
-        ends.add(self._llm.renderer.get_eos_token_id())
-        ends = frozenset(token for token in ends if token is not None)
+        more: Any = generation.get("eos_token_id") or []
+        ends: list[Optional[int]] = [more] if isinstance(more, int) else [*more]
+        ends.append(self._llm.renderer.get_eos_token_id())
+        known = frozenset(token for token in ends if token is not None)
         defaults = model.get_diff_sampling_param()
-        self.facts = Facts(model.get_vocab_size(), model.max_model_len, ends, defaults)
+        self.facts = Facts(model.get_vocab_size(), model.max_model_len, known, defaults)
         document = json.loads(backend.to_str())
         self.words = Words.from_document(document)
         self._prompter = Prompter(tokenizer, Guard(document), _guarded_encoder(document), model.max_model_len)
@@ -178,17 +180,17 @@ def _deciders(config: VllmConfig) -> list[object]:
     ]
 
 
-def _guarded_encoder(document: Mapping[str, Any]) -> Any:
+def _guarded_encoder(document: Mapping[str, Any]) -> Callable[[str], list[int]]:
     """Returns a function that tokenizes texts with marks. Its tokenizer is made when the first one comes."""
-    from functools import cache
-
-    from tokenizers import Tokenizer
 
     @cache
     def tokenizer() -> Tokenizer:
         return Tokenizer.from_str(guarded(document))
 
-    return lambda text: list(tokenizer().encode(text, add_special_tokens=False).ids)
+    def encode(text: str) -> list[int]:
+        return list(tokenizer().encode(text, add_special_tokens=False).ids)
+
+    return encode
 
 
 def _delta(output: RequestOutput, call: Call) -> Delta:
@@ -203,11 +205,11 @@ def _delta(output: RequestOutput, call: Call) -> Delta:
         raise Retry("vLLM ended the reply early")
     top = call.request.logprobs or 0
     tokens = list(made.token_ids)
-    scores = [_score(token, row, top) for token, row in zip(tokens, made.logprobs or ())]
-    prompt = list[Any]()
+    scores = [_score(token, row, top) for token, row in zip(tokens, made.logprobs or ()) if row]
+    prompt = list[Optional[Score]]()
     if call.prompt_logprobs is not None and output.prompt_logprobs:
-        rows = zip(call.prompt, output.prompt_logprobs)
-        prompt = [row and _score(token, row, call.prompt_logprobs) for token, row in rows]
+        for token, row in zip(call.prompt, output.prompt_logprobs):
+            prompt.append(_score(token, row, call.prompt_logprobs) if row else None)
     return Delta(tokens, scores, prompt, reason, output.num_cached_tokens)
 
 

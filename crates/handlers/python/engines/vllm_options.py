@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -29,8 +29,9 @@ class _Parser(FlexibleArgumentParser):
 
 def engine_args(model: Path, options: Mapping[str, Any]) -> AsyncEngineArgs:
     """Returns vLLM's arguments. Raises ValueError with one sentence that names the wrong option."""
-    parser = AsyncEngineArgs.add_cli_args(_Parser(add_help=False))
-    known = vars(parser.parse_args([]))
+    # vLLM's own code has no types here.
+    parser: Any = AsyncEngineArgs.add_cli_args(cast(Any, _Parser)(add_help=False))
+    known: dict[str, Any] = vars(parser.parse_args([]))
     argv = [f"--model={model}"]
     for name, value in options.items():
         if name in REFUSED:
@@ -44,7 +45,8 @@ def engine_args(model: Path, options: Mapping[str, Any]) -> AsyncEngineArgs:
             why = " ".join(str(error).split())
             raise ValueError(f"`{name}` in [handler.options] is not valid: {why}") from None
         argv += own
-    return AsyncEngineArgs.from_cli_args(parser.parse_args(argv))
+    args: AsyncEngineArgs = AsyncEngineArgs.from_cli_args(parser.parse_args(argv))
+    return args
 
 
 def _argv(name: str, value: Any) -> list[str]:
@@ -54,7 +56,7 @@ def _argv(name: str, value: Any) -> list[str]:
     if isinstance(value, dict):
         return [f"--{flag}={json.dumps(value)}"]
     if isinstance(value, list):
-        return [f"--{flag}", *map(str, value)]
+        return [f"--{flag}", *map(str, cast("list[object]", value))]
     return [f"--{flag}={value}"]
 
 

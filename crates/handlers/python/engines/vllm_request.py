@@ -16,6 +16,8 @@ from engine_request import Request
 from engine_text import Call
 from vllm_forced import FORCED
 
+# vLLM makes this list of texts; it has no parameter of token ids.
+_BANNED = "_bad_words_token_ids"
 _SPACE = {"type": "regex", "pattern": "[ \\n]*"}
 
 
@@ -60,9 +62,9 @@ def _ban(params: SamplingParams, request: Request) -> None:
             f"`bad_token_ids` and `bad_token_sequences` must be at most {words} with {tokens} tokens together in "
             "this engine"
         )
-    if not hasattr(params, "_bad_words_token_ids"):
+    if not hasattr(params, _BANNED):
         raise BadInput("`bad_token_ids` and `bad_token_sequences` are not possible in this version of vLLM")
-    params._bad_words_token_ids = banned
+    setattr(params, _BANNED, banned)
 
 
 def _structured(form: Mapping[str, Any]) -> StructuredOutputsParams:

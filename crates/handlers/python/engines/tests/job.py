@@ -23,7 +23,7 @@ class Collector:
     submitted_at: float = 1_700_000_000.0
     deadline: float = 2_000_000_000.0
     before: Sequence[Any] = ()
-    pieces: list[Any] = field(default_factory=list)
+    pieces: list[Any] = field(default_factory=list[Any])
     resumes: bool = False
     reason: Optional[FinishReason] = None
     usage: Usage = field(default_factory=Usage)
