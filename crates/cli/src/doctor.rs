@@ -16,17 +16,18 @@ use nsbridge_protocol::topology::{
     reply_queue, run_record,
 };
 use nsbridge_protocol::{ModelName, Uuid};
-use nsbridge_python::Python;
+use nsbridge_python::{EmbeddingTask, Engine, JudgeTask, Python};
 use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
 use nsbridge_store::Store;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
 use crate::place;
 use crate::progress::{Display, Shown};
 use crate::terminal::{counted, print_line};
-use crate::worker::{Kind, within};
+use crate::worker::{Kind, TASK, Task, within};
 
 /// Time limit for loading a model, after which the load is taken to hang.
 const LONGEST_LOAD: Duration = Duration::from_secs(600);
@@ -236,14 +237,18 @@ async fn model(config: &Config, display: Display) -> Finding {
     if kind == Kind::Python {
         return python(config, models).await;
     }
+    let place = models.require("target").map_err(|error| anyhow!("{error}"))?.place();
+    if let Kind::Engine(task) = kind {
+        let took = loads(&place, LONGEST_LOAD, engine_load(config, task, models)?).await?;
+        return Ok(format!("the engine loads {place} in {took:.1} s"));
+    }
     let options = toml_to(config.handler.clone(), "handler")?;
     let judge: Option<JudgeOptions<RulesOptions>> = match (kind, &config.judge) {
         (Kind::JudgedText, Some(table)) => Some(toml_to(table.clone(), "judge")?),
         _ => None,
     };
-    let place = models.require("target").map_err(|error| anyhow!("{error}"))?.place();
     let load = move || {
-        tokio::runtime::Handle::current().block_on(async {
+        Handle::current().block_on(async {
             if kind == Kind::Embeddings {
                 return Embedder::load(options, models).await?.warm_up().await;
             }
@@ -255,10 +260,31 @@ async fn model(config: &Config, display: Display) -> Finding {
     Ok(format!("{place} loads and makes a token in {took:.1} s"))
 }
 
+/// Returns the load of a model by an engine.
+fn engine_load(
+    config: &Config,
+    task: Task,
+    models: Models,
+) -> Result<impl FnOnce() -> nsbridge_handler::Result<()> + Send + 'static> {
+    let mut table = config.handler.clone();
+    table.remove(TASK);
+    let options = toml_to(table, "handler")?;
+    Ok(move || {
+        Handle::current().block_on(async {
+            match task {
+                Task::Text | Task::JudgedText => drop(<Engine>::load(options, models).await?),
+                Task::Embeddings => drop(Engine::<EmbeddingTask>::load(options, models).await?),
+                Task::Judge => drop(Engine::<JudgeTask>::load(options, models).await?),
+            }
+            Ok(())
+        })
+    })
+}
+
 async fn python(config: &Config, models: Models) -> Finding {
     let options: nsbridge_python::Options = toml_to(config.handler.clone(), "handler")?;
     let place = options.entry_point.display().to_string();
-    let load = move || tokio::runtime::Handle::current().block_on(Python::load(options, models));
+    let load = move || Handle::current().block_on(Python::load(options, models));
     let took = loads(&place, LONGEST_LOAD, move || load().map(drop)).await?;
     Ok(format!("{place} loads in {took:.1} s"))
 }

@@ -45,7 +45,7 @@ pub(crate) fn model(text: &str) -> Result<(String, ModelName), String> {
 
 /// Parses the name and the place of a model's files.
 pub(crate) fn weights(text: &str) -> Result<(String, Location), String> {
-    let (name, place) = text.split_once('=').ok_or("write NAME=PLACE")?;
+    let (name, place) = text.split_once('=').unwrap_or(("target", text));
     let place = place.parse()?;
     Ok((name.to_owned(), place))
 }

@@ -1,5 +1,5 @@
-//! `nsbridge worker`: a worker with the Llama handler, with that for embeddings, with a judge, or with a
-//! model in Python.
+//! `nsbridge worker`: a worker with the Llama handler, with that for embeddings, with a judge, with an
+//! engine such as vLLM, or with a model in Python.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use nsbridge_handler::Batched;
 use nsbridge_judged::{Judged, Rules, Scoring};
 use nsbridge_llama::{Embedder, Llama};
 use nsbridge_protocol::ModelName;
-use nsbridge_python::Python;
+use nsbridge_python::{EmbeddingTask, Engine, JudgeTask, Python};
 use nsbridge_store::{Location, Wanted};
 use serde::Deserialize;
 use toml::Value;
@@ -21,8 +21,10 @@ use crate::place::{json, weights};
 
 /// Takes requests from a model's queue and answers them until SIGTERM or Ctrl-C.
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("code").args(["python", "engine"])))]
 #[command(after_help = "Examples:\n  nsbridge worker --config examples/worker.toml\n  \
-    nsbridge worker --python model.py --model parrot --keyring keys.json\n\n\
+    nsbridge worker --python model.py --model parrot --keyring keys.json\n  \
+    nsbridge worker --engine vllm --model qwen --weights ./Qwen3-8B --keyring keys.json\n\n\
     Each field of the configuration can be set by NSBRIDGE_<SECTION>__<FIELD> in the environment.\n\
     deploy/worker.example.toml documents them all. With a table [judge], prompts and replies are\n\
     judged: docs/handlers.md, \"Judged replies\".")]
@@ -33,6 +35,9 @@ pub(crate) struct Arguments {
     /// Model in Python: the file, or FILE:CLASS. Sets `entry_point` in [handler].
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
+    /// Engine that runs the model, such as vllm. Sets `engine` in [handler].
+    #[arg(long, value_name = "NAME", conflicts_with = "python")]
+    engine: Option<String>,
     /// Loads the model in Python again when its sources change, and logs what it prints and the
     /// tracebacks of its exceptions, for development. Both may hold plaintext of requests.
     #[arg(long, requires = "python")]
@@ -46,14 +51,14 @@ pub(crate) struct Arguments {
 /// Settings of a model in Python. Each sets a field of [handler].
 #[derive(Debug, clap::Args)]
 pub(crate) struct PythonSettings {
-    /// Number of calls that run at the same time in a process [default: 1]
-    #[arg(long, value_name = "N", requires = "python")]
+    /// Number of calls that run at the same time in a process [default: 1, or those of the engine]
+    #[arg(long, value_name = "N", requires = "code")]
     pub(crate) slots: Option<u16>,
     /// Maximum number of inputs in a batch, for a model with `run` [default: 8]
     #[arg(long, value_name = "N", requires = "python")]
     pub(crate) batch_size: Option<u16>,
-    /// Options of the model: the second argument of `load`, a JSON object.
-    #[arg(long, value_name = "JSON", requires = "python", value_parser = json)]
+    /// Options of the model, a JSON object: the second argument of `load`, or options of the engine.
+    #[arg(long, value_name = "JSON", requires = "code", value_parser = json)]
     pub(crate) options: Option<serde_json::Value>,
 }
 
@@ -96,11 +101,11 @@ impl PythonSettings {
     }
 }
 
-/// Configuration of a worker with a model in Python that needs no file.
+/// Configuration of a worker with a model in Python, or with an engine, that needs no file.
 #[derive(Debug, clap::Args)]
 struct WithoutFile {
-    /// Name of the model in Python. No configuration file is read then.
-    #[arg(long, value_name = "NAME", requires = "python")]
+    /// Name of the model, whose queue the worker takes requests from. No configuration file is read then.
+    #[arg(long, value_name = "NAME", requires = "code")]
     model: Option<ModelName>,
     /// URL of the broker [default: NSBRIDGE_BROKER__URL, or amqp://localhost]
     #[arg(long, value_name = "URL", requires = "model")]
@@ -108,9 +113,9 @@ struct WithoutFile {
     /// Keyring file [default: NSBRIDGE_KEYS__KEYRING, or keys.json]
     #[arg(long, value_name = "FILE", requires = "model")]
     keyring: Option<PathBuf>,
-    /// Files of a model, by the name under which `load` finds them; repeatable. A folder or
-    /// s3://bucket/prefix.
-    #[arg(long, value_name = "NAME=PLACE", requires = "model", value_parser = weights)]
+    /// Files of a model, by the name under which `load` finds them, `target` if there is none; repeatable.
+    /// A folder or s3://bucket/prefix.
+    #[arg(long, value_name = "[NAME=]PLACE", requires = "model", value_parser = weights)]
     weights: Vec<(String, Location)>,
 }
 
@@ -120,10 +125,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 }
 
 fn serve(arguments: Arguments) -> Result<()> {
-    let Arguments { config: file, python, reload, settings, without_file } = arguments;
+    let Arguments { config: file, python, engine, reload, settings, without_file } = arguments;
     let mut config = match without_file.model {
         Some(model) => WithoutFile { model: None, ..without_file }.config(&model)?,
-        None if python.is_some() && !file.exists() => bail!(
+        None if (python.is_some() || engine.is_some()) && !file.exists() => bail!(
             "{} is not here: name the model with --model, or the configuration with --config",
             file.display()
         ),
@@ -134,16 +139,21 @@ fn serve(arguments: Arguments) -> Result<()> {
         let python = python.to_str().context("the path of --python must be UTF-8")?;
         config.handler.insert(ENTRY_POINT.to_owned(), Value::String(python.to_owned()));
     }
+    if let Some(engine) = engine {
+        config.handler.insert(ENGINE.to_owned(), Value::String(engine));
+    }
     if reload {
         config.handler.insert("reload".to_owned(), Value::Boolean(true));
         config.handler.entry("show_output").or_insert(Value::Boolean(true));
     }
     settings.set(&mut config.handler)?;
-    match Kind::of(&config) {
-        Kind::Python => {
-            within(&mut config, file.parent().unwrap_or(Path::new("")));
-            nsbridge::run_async::<Python>(config)?;
-        }
+    let kind = Kind::of(&config);
+    if matches!(kind, Kind::Python | Kind::Engine(_)) {
+        within(&mut config, file.parent().unwrap_or(Path::new("")));
+    }
+    match kind {
+        Kind::Python => nsbridge::run_async::<Python>(config)?,
+        Kind::Engine(task) => engine_worker(config, task)?,
         Kind::Embeddings => nsbridge::run_async::<Embedder>(config)?,
         Kind::Judge => nsbridge::run_async::<Batched<Scoring<Rules>>>(as_judge(config))?,
         Kind::JudgedText => nsbridge::run_async::<Judged<Llama>>(config)?,
@@ -185,7 +195,13 @@ impl WithoutFile {
 /// Field of `[handler]` that names a model in Python.
 const ENTRY_POINT: &str = "entry_point";
 
-/// Makes the paths of a model in Python relative to the folder of the configuration.
+/// Field of `[handler]` with a table of the own engine's options, or with the name of another engine.
+const ENGINE: &str = "engine";
+
+/// Field of `[handler]` that names what the model makes.
+pub(crate) const TASK: &str = "task";
+
+/// Makes the paths of a model in Python, or of an engine's Python, relative to the folder of the configuration.
 pub(crate) fn within(config: &mut Config, folder: &Path) {
     for field in [ENTRY_POINT, "output", "python"] {
         let Some(Value::String(path)) = config.handler.get_mut(field) else { continue };
@@ -212,28 +228,65 @@ pub(crate) enum Kind {
     Judge,
     /// Replies of a model in Python.
     Python,
+    /// Replies of an engine in Python.
+    Engine(Task),
+}
+
+/// What an engine makes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Text of a language model.
+    Text,
+    /// Text of a language model, with a judge around it.
+    JudgedText,
+    /// Vectors of texts.
+    Embeddings,
+    /// Scores of texts.
+    Judge,
 }
 
 impl Kind {
-    /// Returns the kind by `entry_point` and `task` in `[handler]` and by the table `[judge]`. Another
+    /// Returns the kind by `entry_point`, `engine` and `task` in `[handler]` and by the table `[judge]`. Another
     /// task is refused with the options.
     pub(crate) fn of(config: &Config) -> Self {
         if config.handler.contains_key(ENTRY_POINT) {
             return Self::Python;
         }
-        match config.handler.get("task").and_then(|task| task.as_str()) {
-            Some("embed") => Self::Embeddings,
-            Some("judge") => Self::Judge,
-            _ if config.judge.is_some() => Self::JudgedText,
-            _ => Self::Text,
+        let task = match config.handler.get(TASK).and_then(Value::as_str) {
+            Some("embed") => Task::Embeddings,
+            Some("judge") => Task::Judge,
+            _ if config.judge.is_some() => Task::JudgedText,
+            _ => Task::Text,
+        };
+        if config.handler.get(ENGINE).is_some_and(Value::is_str) {
+            return Self::Engine(task);
+        }
+        match task {
+            Task::Text => Self::Text,
+            Task::JudgedText => Self::JudgedText,
+            Task::Embeddings => Self::Embeddings,
+            Task::Judge => Self::Judge,
         }
     }
+}
+
+fn engine_worker(mut config: Config, task: Task) -> Result<()> {
+    if task != Task::Text && task != Task::JudgedText {
+        config.handler.remove(TASK);
+    }
+    match task {
+        Task::Text => nsbridge::run_async::<Engine>(config)?,
+        Task::JudgedText => nsbridge::run_async::<Judged<Engine>>(config)?,
+        Task::Embeddings => nsbridge::run_async::<Engine<EmbeddingTask>>(config)?,
+        Task::Judge => nsbridge::run_async::<Engine<JudgeTask>>(config)?,
+    }
+    Ok(())
 }
 
 /// Makes the rules of `[judge]` the options of the handler.
 fn as_judge(mut config: Config) -> Config {
     let rules = config.judge.take().unwrap_or_default();
-    config.handler.remove("task");
+    config.handler.remove(TASK);
     config.handler.extend(rules);
     config
 }
@@ -244,7 +297,7 @@ mod tests {
 
     use nsbridge::worker::{BrokerConfig, Config, KeysConfig, WorkerConfig};
 
-    use super::{Kind, within};
+    use super::{Kind, Task, within};
 
     #[test]
     fn paths_of_a_model_in_python_are_relative_to_the_file() {
@@ -260,6 +313,13 @@ mod tests {
         assert_eq!(field(&config, "entry_point"), "/etc/w/model.py:A");
         assert_eq!(field(&config, "python"), "/etc/w/env/bin/python");
         assert_eq!(field(&config, "output"), "/o");
+        config.handler = toml::from_str("engine = \"vllm\"").unwrap();
+        assert_eq!(Kind::of(&config), Kind::Engine(Task::Text));
+        config.handler = toml::from_str("engine = \"vllm\"\ntask = \"embed\"").unwrap();
+        assert_eq!(Kind::of(&config), Kind::Engine(Task::Embeddings));
+        // The own engine's options are a table of this name.
+        config.handler = toml::from_str("engine = { tensor_parallel_degree = 2 }").unwrap();
+        assert_eq!(Kind::of(&config), Kind::Text);
         config.handler =
             toml::from_str("entry_point = \"/m.py\"\npython = \"python3.12\"").unwrap();
         within(&mut config, Path::new("/etc/w"));

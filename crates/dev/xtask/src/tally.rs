@@ -16,6 +16,8 @@ pub(crate) enum Runner {
     Libtest,
     /// `python -m unittest`: two lines on stderr.
     Unittest,
+    /// `python -m pytest --quiet`: a line on stdout.
+    Pytest,
     /// Program that is a single test.
     Whole,
 }
@@ -82,7 +84,7 @@ impl Report {
 fn watch(mut command: Command, runner: Runner) -> Result<(bool, String)> {
     let (mut child, mut theirs, mut ours): (_, Box<dyn Read>, Box<dyn Write>) = match runner {
         Runner::Whole => return Ok((command.status()?.success(), String::new())),
-        Runner::Libtest => {
+        Runner::Libtest | Runner::Pytest => {
             let mut child = command.stdout(Stdio::piped()).spawn()?;
             let stdout = child.stdout.take().context("its output is a pipe")?;
             (child, Box::new(stdout), Box::new(std::io::stdout()))
@@ -112,6 +114,7 @@ fn count(runner: Runner, printed: &str, success: bool) -> Tally {
         Runner::Nextest => sum(plain.lines().filter_map(nextest)),
         Runner::Libtest => sum(plain.lines().filter_map(libtest)),
         Runner::Unittest => unittest(&plain),
+        Runner::Pytest => plain.lines().rev().find_map(pytest).unwrap_or_default(),
         Runner::Whole => Tally { passed: u64::from(success), failed: u64::from(!success) },
     }
 }
@@ -161,6 +164,13 @@ fn unittest(printed: &str) -> Tally {
     Tally { passed: ran.unwrap_or(0u64).saturating_sub(failed + of("skipped=")), failed }
 }
 
+/// Parses `1 failed, 8 passed, 2 skipped, 1 error in 0.12s`.
+fn pytest(line: &str) -> Option<Tally> {
+    let (counts, _) = line.rsplit_once(" in ")?;
+    let of = |word: &str| numbers_before(counts, ',', word);
+    Some(Tally { passed: of("passed"), failed: of("failed") + of("error") + of("errors") })
+}
+
 fn without_colour(text: &str) -> String {
     let mut pieces = text.split('\u{1b}');
     let first = pieces.next().unwrap_or_default().to_owned();
@@ -194,6 +204,12 @@ mod tests {
         let printed = "running 3 tests\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
                        test result: FAILED. 1 passed; 2 failed; 0 ignored\n";
         check(Runner::Libtest, printed, 4, 2);
+    }
+
+    #[test]
+    fn errors_of_pytest_have_failed_and_what_it_skipped_has_not_passed() {
+        check(Runner::Pytest, "..F.\n1 failed, 3 passed, 2 skipped, 2 errors in 0.12s\n", 3, 3);
+        check(Runner::Pytest, "....\n4 passed in 1.20s\n", 4, 0);
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
     report.end()
 }
 
+/// Folder of the adapters of engines in Python.
+const ENGINES: &str = "crates/handlers/python/engines";
+
 fn rust_tests(cargo: &Cargo, runner: &[&str], arguments: &[String]) -> Result<Command> {
     let mut command = cargo.command(runner);
     let named = packages(arguments);
@@ -146,6 +149,12 @@ fn python_tests(report: &mut Report, machine: &Machine) -> Result<()> {
     let mut pyright = client(machine, &["-m", "pyright", "--pythonpath"]);
     pyright.arg(&machine.client);
     report.part("the Python client's types, by pyright", Runner::Whole, pyright)?;
+    let mut engines = python(&machine.client, ENGINES);
+    engines.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "tests"]);
+    report.part("the tests of the engines' adapters", Runner::Pytest, engines)?;
+    let mut types = python(&machine.client, ENGINES);
+    types.args(["-m", "mypy"]);
+    report.part("the types of the engines' adapters, by mypy", Runner::Whole, types)?;
     if let Some(trainer) = &machine.trainer {
         let in_trainer = || python(trainer, "examples/train-pair");
         let stories = with(in_trainer(), &["stories.py", "--selftest"]);

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 # Versions with which the tests of this module have passed.
 TESTED = ((0, 32), (0, 32))
 MOST_SLOTS = 1024
-# Seconds between two looks at the state of the engine.
-_HEALTH_INTERVAL_S = 0.5
 _MOST_WHY = 300
 
 
@@ -146,11 +144,9 @@ class Engine:
         """Returns vLLM's own numbers."""
         return self._measures.read(self._llm.get_num_unfinished_requests())
 
-    async def failed(self) -> str:
-        """Waits until vLLM's processes have ended, and tells so."""
-        while not self._llm.errored:
-            await asyncio.sleep(_HEALTH_INTERVAL_S)
-        return "vLLM's engine has ended"
+    def health(self) -> Optional[str]:
+        """Returns the reason why no further request can be answered, or None."""
+        return "vLLM's engine has ended" if self._llm.errored else None
 
     def close(self) -> None:
         """Ends vLLM's processes."""

@@ -1,13 +1,17 @@
 """Start of the process, and the control socket. Continues model.py; the files are one module."""
 
 
-def _watch(control, slots):
-    """Reads stops from the control socket until the worker is gone."""
+def _watch(control, slots, status):
+    """Reads stops from the control socket, and tells the state, until the worker is gone."""
     pending = {}
     poll = select.poll()
     poll.register(control.sock, select.POLLIN)
+    idle, told = (1000, 0.0) if status else (None, None)
     while True:
-        if control.buffer or poll.poll(20 if pending else None):
+        if status and time.monotonic() - told >= 1:
+            control.write(_encode({"status": status()}).encode())
+            told = time.monotonic()
+        if control.buffer or poll.poll(20 if pending else idle):
             frame = control.read()
             if frame is None:
                 os._exit(0)
@@ -133,4 +137,4 @@ def _main():
         os._exit(1)
     ready = {"made_by": made_by, "slots": len(sockets), "schema": model.schema}
     control.write(json.dumps({"ready": ready}).encode())
-    _watch(control, slots)
+    _watch(control, slots, model.status)

@@ -59,6 +59,8 @@ class _Model:
         self.version = _version(module, "__version__", "")
         self.warm_up_async = _nothing
         self.slots = config["slots"]
+        # Returns the state that the worker is told once a second.
+        self.status = None
         # Loop of asynchronous calls, to which what an asynchronous `load` makes belongs.
         self.loop = asyncio.new_event_loop()
         if _is_djl(module) and not config["class"]:
@@ -92,6 +94,10 @@ class _Model:
             self.wait(target.load(*arguments[: 2 if _accepts(target.load, 2) else 1]))
         if not hinted:
             self.read_hint(target, batched)
+        if config["engine"]:
+            self.status = _status(target)
+            if config["slots_of_engine"]:
+                self.slots = target.slots
         if _is_batch(target, batched):
             if not batched:
                 batched = config["default_batch"]
@@ -121,6 +127,11 @@ class _Model:
         if check is not None:
             self.read = lambda body: check(_parse(body))
         return True
+
+
+def _status(engine):
+    """Returns a function that reads the state of an engine."""
+    return lambda: {"broken": engine.health(), "measures": engine.measures()}
 
 
 def _version(owner, name, default):

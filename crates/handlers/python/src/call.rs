@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_handler::{AsyncJob, Error as HandlerError, Finish, JobInfo, Result, Stop};
 use nsbridge_protocol::MAX_PIECE_BYTES;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -19,16 +21,11 @@ use crate::pool::Slot;
 use crate::process::{Exit, Process};
 use crate::wire::Wire;
 
-/// Time after a stop at which the process is killed.
-const KILL_AFTER: Duration = Duration::from_millis(1900);
-
 /// Time limit for the end of a process that has closed a socket.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Number of bytes of accepted pieces at which Python is told to send more: half its window.
 const REPORT_AT: usize = 2048;
-
-pub(crate) type Piece = Box<RawValue>;
 
 /// Call in progress. If it is dropped, the call is stopped and its slot freed later.
 pub(crate) struct Call {
@@ -71,11 +68,14 @@ impl Call {
     }
 
     /// Runs the call. Returns `None` if the process had ended before it took the call.
-    pub(crate) async fn run(
+    pub(crate) async fn run<O>(
         mut self,
         input: &RawValue,
-        job: &mut AsyncJob<Piece>,
-    ) -> Option<Result<Finish>> {
+        job: &mut AsyncJob<O>,
+    ) -> Option<Result<Finish>>
+    where
+        O: Serialize + DeserializeOwned,
+    {
         let end = match self.talk(input, job).await {
             Ok(end) => end,
             Err(_) => End::Lost,
@@ -106,7 +106,10 @@ impl Call {
     }
 
     /// Exchanges messages until the call has ended.
-    async fn talk(&mut self, input: &RawValue, job: &mut AsyncJob<Piece>) -> io::Result<End> {
+    async fn talk<O>(&mut self, input: &RawValue, job: &mut AsyncJob<O>) -> io::Result<End>
+    where
+        O: Serialize + DeserializeOwned,
+    {
         tokio::select! {
             biased;
             stop = job.stopped() => return Ok(End::Stopped(stop)),
@@ -119,14 +122,16 @@ impl Call {
                 message = self.next() => message?,
             };
             let emitted = match message {
-                Some(FromPython::Piece(piece)) => job.emit(piece).await,
-                Some(FromPython::Oversize) => job.emit(oversize()?).await,
+                Some(FromPython::Piece(piece)) => job.emit(typed(&piece)?).await,
+                Some(FromPython::Oversize) => job.emit(typed(&oversize()?)?).await,
                 Some(FromPython::Begun) => {
                     self.begun = true;
                     continue;
                 }
                 Some(FromPython::Resumed) => {
-                    self.send(&ToSlot::Resumed(job.accept_resume())).await?;
+                    let pieces: Result<Vec<_>, _> =
+                        job.accept_resume().iter().map(to_raw_value).collect();
+                    self.send(&ToSlot::Resumed(pieces?)).await?;
                     continue;
                 }
                 Some(FromPython::AtMost(pieces)) => {
@@ -135,10 +140,13 @@ impl Call {
                 }
                 Some(FromPython::End(end)) => return Ok(End::Finished(end.into())),
                 Some(FromPython::Error(raised)) => return Ok(End::Raised(raised)),
-                Some(FromPython::Hello(_) | FromPython::Ready(_) | FromPython::Failed(_))
-                | None => {
-                    return Ok(End::Lost);
-                }
+                Some(
+                    FromPython::Hello(_)
+                    | FromPython::Ready(_)
+                    | FromPython::Failed(_)
+                    | FromPython::Status(_),
+                )
+                | None => return Ok(End::Lost),
             };
             if let Err(stop) = emitted {
                 return Ok(End::Stopped(stop));
@@ -164,7 +172,7 @@ impl Call {
         wire.send_bytes(input.get().as_bytes()).await
     }
 
-    async fn send(&mut self, message: &ToSlot<'_>) -> io::Result<()> {
+    async fn send(&mut self, message: &ToSlot) -> io::Result<()> {
         self.wire()?.send(message).await
     }
 
@@ -211,7 +219,7 @@ impl Call {
     /// Ends a call that must stop: tells the model, and kills the process group if that does not
     /// help.
     async fn wind_down(&mut self) {
-        match timeout(KILL_AFTER, self.stop()).await {
+        match timeout(self.host.plan().kill_after, self.stop()).await {
             Ok(Ok(true)) => self.free(),
             // The process has ended.
             Ok(_) => self.wire = None,
@@ -251,8 +259,11 @@ impl Call {
             Err(_) => Error::Protocol,
         };
         tracing::warn!(request = %info.id, %why, "a call was lost with its Python process");
+        // The supervisor may learn of the end later than this call.
+        let is_last = self.host.plan().options.crashes == 1 && !self.process.ignored_stop();
         match self.host.broken() {
             Some(why) => Some(HandlerError::fatal(why)),
+            None if is_last => Some(HandlerError::fatal(why)),
             None => Some(HandlerError::retry(why)),
         }
     }
@@ -297,8 +308,14 @@ fn error_of(raised: Raised) -> HandlerError {
     }
 }
 
+/// Returns a piece as the handler's type. The error is not kept: it may quote the piece.
+fn typed<O: DeserializeOwned>(piece: &RawValue) -> io::Result<O> {
+    let odd = |_| io::Error::new(io::ErrorKind::InvalidData, "a piece of another type");
+    serde_json::from_str(piece.get()).map_err(odd)
+}
+
 /// Returns a piece that no reply accepts, for one that was too large to be sent here.
-fn oversize() -> io::Result<Piece> {
+fn oversize() -> io::Result<Box<RawValue>> {
     Ok(to_raw_value(&"x".repeat(MAX_PIECE_BYTES))?)
 }
 

@@ -1,5 +1,6 @@
 //! Supervisor of the Python processes: starts them, counts their crashes and starts them again.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -12,11 +13,12 @@ use tokio::sync::oneshot;
 
 use crate::crashes::Crashes;
 use crate::error::Error;
-use crate::messages::Ready;
+use crate::messages::{FromPython, Ready, Status};
 use crate::plan::Plan;
 use crate::pool::Pool;
 use crate::process::{Exit, Process};
-use crate::start::start;
+use crate::start::{Started, start};
+use crate::wire::Wire;
 
 /// Interval at which the source files are looked at for a change.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -29,6 +31,8 @@ pub(crate) struct Host {
     crashes: Mutex<Crashes>,
     crashed: AtomicU64,
     killed: AtomicU64,
+    /// Last values of the model's own metrics.
+    pub(crate) values: Mutex<BTreeMap<String, f64>>,
     /// Reason why no process is started any more.
     broken: OnceLock<String>,
 }
@@ -42,6 +46,7 @@ impl Host {
             crashes: Mutex::new(crashes),
             crashed: AtomicU64::new(0),
             killed: AtomicU64::new(0),
+            values: Mutex::default(),
             broken: OnceLock::new(),
         }
     }
@@ -75,12 +80,13 @@ impl Host {
         loop {
             let sources = self.plan.sources();
             let ended = match (start(&self.plan).await, first.take()) {
-                (Ok((process, slots, ready)), first) => {
+                (Ok(started), first) => {
+                    let Started { process, slots, ready, control } = started;
                     slots.into_iter().for_each(|slot| self.pool.put(slot));
                     if let Some(first) = first {
                         let _ = first.send(Ok(ready));
                     }
-                    match self.ended(process, sources).await {
+                    match self.ended(process, control, sources).await {
                         Some(exit) => exit.to_string(),
                         None => continue,
                     }
@@ -88,6 +94,9 @@ impl Host {
                 (Err(error), Some(first)) => return drop(first.send(Err(error))),
                 (Err(error), None) => nsbridge_base::chain(&error),
             };
+            if self.broken().is_some() {
+                return;
+            }
             self.crashed.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(why = ended, "the Python process ended");
             let wait = self.crashes.lock().count(Instant::now());
@@ -101,18 +110,23 @@ impl Host {
     async fn ended(
         &self,
         mut process: Arc<Process>,
+        mut control: Wire,
         mut sources: Option<blake3::Hash>,
     ) -> Option<Exit> {
         let exit = loop {
             tokio::select! {
                 exit = process.exit() => break exit,
+                status = next_status(&mut control) => {
+                    self.take(status, &process);
+                    continue;
+                }
                 now = self.changed(sources), if self.plan.options.reload => sources = now,
             }
             match start(&self.plan).await {
-                Ok((next, slots, _)) => {
+                Ok(next) => {
                     process.retire();
-                    process = next;
-                    slots.into_iter().for_each(|slot| self.pool.put(slot));
+                    (process, control) = (next.process, next.control);
+                    next.slots.into_iter().for_each(|slot| self.pool.put(slot));
                     tracing::info!("the changed model is loaded");
                 }
                 Err(error) => {
@@ -134,6 +148,16 @@ impl Host {
         None
     }
 
+    /// Takes over the state of a model. A model that can answer no further request is ended.
+    fn take(&self, status: Status, process: &Process) {
+        *self.values.lock() = status.measures;
+        if let Some(why) = status.broken {
+            let _ = self.broken.set(why);
+            self.pool.close();
+            process.kill();
+        }
+    }
+
     /// Waits until the source files differ from these.
     async fn changed(&self, sources: Option<blake3::Hash>) -> Option<blake3::Hash> {
         loop {
@@ -150,6 +174,14 @@ impl Host {
         let why = format!("{crashes} crashes of Python within {window} s, the last one: {why}");
         let _ = self.broken.set(why);
         self.pool.close();
+    }
+}
+
+/// Returns the next state that a process tells. Waits forever once it tells none.
+async fn next_status(control: &mut Wire) -> Status {
+    match control.next().await {
+        Ok(Some(FromPython::Status(status))) => status,
+        _ => std::future::pending().await,
     }
 }
 

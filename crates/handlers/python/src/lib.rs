@@ -17,10 +17,12 @@
 
 mod call;
 mod crashes;
+mod engine;
 mod error;
 mod handler;
 mod host;
 mod messages;
+mod model;
 mod options;
 mod plan;
 mod pool;
@@ -30,5 +32,8 @@ mod sources;
 mod start;
 mod wire;
 
+pub use engine::{
+    EmbeddingTask, Engine, EngineName, EngineOptions, EngineTask, JudgeTask, TextTask,
+};
 pub use handler::{Python, schema};
 pub use options::Options;

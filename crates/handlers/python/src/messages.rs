@@ -1,5 +1,7 @@
 //! Messages between the worker and the Python process, as JSON in frames.
 
+use std::collections::BTreeMap;
+
 use nsbridge_handler::{Finish, FinishReason, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -15,6 +17,8 @@ pub(crate) enum FromPython {
     Ready(Ready),
     /// The model cannot be loaded, for this reason.
     Failed(String),
+    /// State of the model, once a second.
+    Status(Status),
     /// The call has arrived, and `handle` is about to be called.
     Begun,
     /// The model asks for the pieces of an earlier attempt.
@@ -45,6 +49,16 @@ pub(crate) struct Ready {
     pub(crate) slots: usize,
     /// JSON schema of the inputs, if the model's type hints give one.
     pub(crate) schema: Option<Value>,
+}
+
+/// State of a model that has `health` or `measures`.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Status {
+    /// Reason why the model can answer no further request.
+    pub(crate) broken: Option<String>,
+    /// Values of its metrics by name.
+    #[serde(default)]
+    pub(crate) measures: BTreeMap<String, f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,11 +103,15 @@ pub(crate) enum Kind {
 /// Configuration of a Python process: the first frame on its control socket.
 #[derive(Debug, Serialize)]
 pub(crate) struct Start<'a> {
+    /// True if the model is an engine, which has a number of slots, a health and metrics of its own.
+    pub(crate) engine: bool,
     /// Name of the abstract socket that the slots connect to.
     pub(crate) address: &'a str,
     /// Secret that proves that a connection comes from this process.
     pub(crate) token: &'a str,
     pub(crate) slots: usize,
+    /// True if an engine has as many slots as it has room for calls.
+    pub(crate) slots_of_engine: bool,
     pub(crate) file: &'a str,
     pub(crate) class: Option<&'a str>,
     pub(crate) models: &'a Map<String, Value>,
@@ -136,11 +154,11 @@ pub(crate) struct Head<'a> {
 /// Message to a slot during a call.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ToSlot<'a> {
+pub(crate) enum ToSlot {
     /// This many more bytes of pieces may be sent.
     More(usize),
     /// Pieces of an earlier attempt.
-    Resumed(&'a [Box<RawValue>]),
+    Resumed(Vec<Box<RawValue>>),
     /// The call with this number must end.
     Stop(u64),
 }

@@ -68,7 +68,7 @@ pub struct Options {
     pub loaded_schema: Arc<OnceLock<Option<Value>>>,
 }
 
-fn python3() -> PathBuf {
+pub(crate) fn python3() -> PathBuf {
     "python3".into()
 }
 
@@ -80,7 +80,7 @@ fn ten() -> usize {
     10
 }
 
-fn half_an_hour() -> u64 {
+pub(crate) fn half_an_hour() -> u64 {
     1800
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{self, Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use nsbridge_handler::{Error, Fingerprint, Model, Models, Result};
 use serde_json::{Map, Value};
@@ -27,6 +28,9 @@ const RUNNER: &str = concat!(
     include_str!("../runner/main.py")
 );
 
+/// Time after a stop at which a process is killed.
+const KILL_AFTER: Duration = Duration::from_millis(1900);
+
 /// Model, its files and its options, as each process gets them.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -39,8 +43,19 @@ pub(crate) struct Plan {
     pub(crate) models: Map<String, Value>,
     /// False if only the schema of the inputs is wanted.
     pub(crate) load: bool,
+    /// Time after a stop at which a process is killed.
+    pub(crate) kill_after: Duration,
+    /// `Some` if the model is an engine.
+    pub(crate) engine: Option<EnginePlan>,
     /// Digest of sources, models and options.
     digest: blake3::Hasher,
+}
+
+/// What applies to an engine alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EnginePlan {
+    /// True if it has as many slots as it has room for calls.
+    pub(crate) own_slots: bool,
 }
 
 impl Plan {
@@ -75,7 +90,17 @@ impl Plan {
             folders.insert(name.to_owned(), text(&folder)?.into());
         }
         let (file, class) = (text(&file)?, class.map(str::to_owned));
-        Ok(Self { options, file, class, folder, models: folders, load: true, digest })
+        Ok(Self {
+            options,
+            file,
+            class,
+            folder,
+            models: folders,
+            load: true,
+            kill_after: KILL_AFTER,
+            engine: None,
+            digest,
+        })
     }
 
     /// Returns the command of a process, and the code that it reads from standard input first.

@@ -29,8 +29,17 @@ const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// Time in which the last message of a process that has ended is read.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
+/// Process that has loaded the model.
+pub(crate) struct Started {
+    pub(crate) process: Arc<Process>,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) ready: Ready,
+    /// Connection on which the process tells its state.
+    pub(crate) control: Wire,
+}
+
 /// Starts a process and waits until it has loaded the model.
-pub(crate) async fn start(plan: &Plan) -> Result<(Arc<Process>, Vec<Slot>, Ready), Error> {
+pub(crate) async fn start(plan: &Plan) -> Result<Started, Error> {
     let system = |what| move |source| Error::System { what, source };
     let address = format!("nsbridge-python-{}", random()?);
     let listener = listen(&address).map_err(system("listen on an abstract Unix socket"))?;
@@ -66,7 +75,7 @@ pub(crate) async fn start(plan: &Plan) -> Result<(Arc<Process>, Vec<Slot>, Ready
     match done {
         Ok((slots, Ok(Some(FromPython::Ready(ready))))) => {
             let _ = loaded.send(());
-            Ok((process, slots, ready))
+            Ok(Started { process, slots, ready, control })
         }
         Ok((_, Ok(Some(FromPython::Failed(why))))) => Err(failed(plan, why)),
         Ok((_, Ok(None) | Err(_))) => {
@@ -122,7 +131,9 @@ async fn begin(plan: &Plan, control: &mut Wire, address: &str, token: &str) -> i
     let start = Start {
         address,
         token,
+        engine: plan.engine.is_some(),
         slots: plan.options.slots(),
+        slots_of_engine: plan.engine.is_some_and(|engine| engine.own_slots),
         batch: plan.options.batch(),
         default_batch: plan.options.default_batch(),
         show_output: plan.options.show_output,
