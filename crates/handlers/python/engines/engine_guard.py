@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from nsbridge_handler import BadInput
 
@@ -113,9 +113,10 @@ def _rewritten(value: Any, own: bool, change: Change) -> Any:
     if isinstance(value, str):
         return change(value, own)
     if isinstance(value, list):
-        return [_rewritten(item, own, change) for item in cast("list[Any]", value)]
+        items: list[Any] = value
+        return [_rewritten(item, own, change) for item in items]
     if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
+        fields: dict[str, Any] = value
         return {_name(name, own, change): _rewritten(item, own, change) for name, item in fields.items()}
     return value
 
