@@ -55,8 +55,7 @@ class Prompter:
         """`encode_guarded` tokenizes a rendered chat with the guard's marks."""
         self._tokenizer, self._guard, self._context = tokenizer, guard, context
         self._encode_guarded = encode_guarded
-        parameters = inspect.signature(tokenizer.apply_chat_template).parameters
-        self._reserved = {*parameters, *_OWN, *tokenizer.special_tokens_map}
+        self._reserved = {*_parameters(tokenizer), *_OWN, *tokenizer.special_tokens_map}
         self._shape = self._probed() if tokenizer.chat_template else CallShape()
 
     def tokens(self, input: Mapping[str, Any], submitted_at: float) -> list[int]:
@@ -134,3 +133,12 @@ class Prompter:
         nulls = ("None", "null")
         same = of_empty is None or all(of_empty.count(word) == of_null.count(word) for word in nulls)
         return null if same else empty
+
+
+def _parameters(tokenizer: ChatTokenizer) -> set[str]:
+    """Returns the names of what the renderer takes itself, a template among them.
+
+    vLLM overrides the method by one that takes anything, so the base classes count too.
+    """
+    methods = (vars(kind).get("apply_chat_template") for kind in type(tokenizer).__mro__)
+    return {name for method in methods if method for name in inspect.signature(method).parameters}

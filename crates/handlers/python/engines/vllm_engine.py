@@ -64,6 +64,7 @@ class Engine:
     can_force = False
     facts: Facts
     words: Words
+    llm: AsyncLLM
 
     async def load(self, models: Models, options: Options) -> None:
         """Starts vLLM with a model's folder and vLLM's own engine arguments."""
@@ -85,12 +86,12 @@ class Engine:
             own = processor_name(config.use_v2_model_runner)
             model.logits_processors = [*(model.logits_processors or ()), own]
         self._measures = Measures()
-        self._llm = AsyncLLM.from_vllm_config(config, stat_loggers=[self._measures.logger])
+        self.llm = AsyncLLM.from_vllm_config(config, stat_loggers=[self._measures.logger])
         self._describe(config)
 
     def _describe(self, config: VllmConfig) -> None:
         model, generation = config.model_config, config.model_config.try_get_generation_config()
-        tokenizer: Any = self._llm.get_tokenizer()
+        tokenizer: Any = self.llm.get_tokenizer()
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ValueError(
@@ -99,7 +100,7 @@ class Engine:
             )
         more: Any = generation.get("eos_token_id") or []
         ends: list[Optional[int]] = [more] if isinstance(more, int) else [*more]
-        ends.append(self._llm.renderer.get_eos_token_id())
+        ends.append(self.llm.renderer.get_eos_token_id())
         known = frozenset(token for token in ends if token is not None)
         defaults = model.get_diff_sampling_param()
         self.facts = Facts(model.get_vocab_size(), model.max_model_len, known, defaults)
@@ -123,7 +124,7 @@ class Engine:
         prompt = tokens_input(list(call.prompt), cache_salt=call.scope or None)
         priority = call.request.priority if self._has_priorities else 0
         try:
-            outputs = self._llm.generate(prompt, sampling_params(call), call.id, priority=priority)
+            outputs = self.llm.generate(prompt, sampling_params(call), call.id, priority=priority)
             try:
                 async for output in outputs:
                     yield _delta(output, call)
@@ -142,15 +143,15 @@ class Engine:
 
     def measures(self) -> list[dict[str, Any]]:
         """Returns vLLM's own numbers."""
-        return self._measures.read(self._llm.get_num_unfinished_requests())
+        return self._measures.read(self.llm.get_num_unfinished_requests())
 
     def health(self) -> Optional[str]:
         """Returns the reason why no further request can be answered, or None."""
-        return "vLLM's engine has ended" if self._llm.errored else None
+        return "vLLM's engine has ended" if self.llm.errored else None
 
     def close(self) -> None:
         """Ends vLLM's processes."""
-        self._llm.shutdown()
+        self.llm.shutdown()
 
 
 def _version() -> tuple[int, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 from nsbridge_handler import BadInput, Retry
 
-from engine_text import Delta, answer
+from engine_text import Call, Delta, answer
 from job import Collector
 from recording import Recorded
 from scenarios import SCENARIOS, Scenario, places
@@ -107,7 +108,7 @@ class Faulty(Recorded):
         super().__init__()
         self.deltas = deltas
 
-    async def generate(self, call: Any) -> Any:
+    async def generate(self, call: Call) -> AsyncGenerator[Delta, None]:
         for delta in self.deltas:
             yield delta
 

@@ -23,7 +23,7 @@ def params(*forced: int) -> SamplingParams:
     return SamplingParams(extra_args={FORCED: list(forced)} if forced else None)
 
 
-def kept(logits: torch.Tensor) -> list[list[int]]:
+def kept(logits: Any) -> list[list[int]]:
     """Returns the tokens that are left in each row."""
     return [row.isfinite().nonzero().flatten().tolist() for row in logits]
 

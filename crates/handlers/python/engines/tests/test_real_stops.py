@@ -75,7 +75,7 @@ async def check_end(engine: Engine) -> None:
     task = asyncio.ensure_future(engine.handle(LONG, job))
     await job.began.wait()
     assert not failed.done()
-    manager: Any = engine._llm.engine_core.resources.engine_manager
+    manager: Any = engine.llm.engine_core.resources.engine_manager
     for process in manager.processes:
         os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(Fatal):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,17 +16,17 @@ MODEL = os.environ.get("NSBRIDGE_TEST_VLLM_MODEL", "")
 if not MODEL:
     pytest.skip("NSBRIDGE_TEST_VLLM_MODEL names no model", allow_module_level=True)
 
-from nsbridge_handler import BadInput, Fatal
+from nsbridge_handler import BadInput
 from vllm import LLM, SamplingParams
 from vllm.inputs import TokensPrompt
 
 from job import Collector
-from real_cases import Case, cases, schema_input
-from scenarios import CALLS, SAID, SCENARIOS, SCHEMA, Scenario, places
+from real_cases import PROMPTS, Case, cases, schema_input
+from scenarios import CALLS, SAID, SCENARIOS, Scenario, places
 from vllm_engine import Engine
 
 T = TypeVar("T")
-OPTIONS = {"max_model_len": 2048, "max_num_seqs": 16, "enforce_eager": True}
+OPTIONS: dict[str, Any] = {"max_model_len": 2048, "max_num_seqs": 16, "enforce_eager": True}
 LOOP = asyncio.new_event_loop()
 
 
@@ -44,7 +43,7 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def vllm() -> LLM:
+def vllm() -> Any:
     return LLM(MODEL, **OPTIONS)
 
 
@@ -68,7 +67,7 @@ def check_scores(pieces: list[Any], rows: Any) -> None:
             assert top["logprob"] == pytest.approx(row[top["token"]].logprob, abs=1e-3)
 
 
-def check_case(engine: Engine, vllm: LLM, case: Case) -> None:
+def check_case(engine: Engine, vllm: Any, case: Case) -> None:
     job = run(engine, case.input)
     params = SamplingParams(**case.params)
     [output] = vllm.generate([case.input["prompt"]], params, use_tqdm=False)
@@ -93,9 +92,10 @@ def check_case(engine: Engine, vllm: LLM, case: Case) -> None:
         check_scores(pieces, made.logprobs)
 
 
-def test_two_hundred_requests_are_answered_as_vllm_answers_them(engine: Engine, vllm: LLM) -> None:
-    all_cases = list(cases())
-    assert len(all_cases) == 200
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_two_hundred_requests_are_answered_as_vllm_answers_them(engine: Engine, vllm: Any, prompt: str) -> None:
+    all_cases = list(cases(prompt))
+    assert len(all_cases) * len(PROMPTS) == 200
     for case in all_cases:
         try:
             check_case(engine, vllm, case)
@@ -103,13 +103,14 @@ def test_two_hundred_requests_are_answered_as_vllm_answers_them(engine: Engine, 
             raise AssertionError(f"{case.input}") from error
 
 
-def test_a_chat_is_rendered_and_tokenized_as_vllm_does_it(engine: Engine, vllm: LLM) -> None:
+def test_a_chat_is_rendered_and_tokenized_as_vllm_does_it(engine: Engine, vllm: Any) -> None:
     messages = [{"role": "user", "content": "Who lives by the sea?"}, {"role": "assistant", "content": "A bear"}]
-    for more in (
+    fields: tuple[dict[str, Any], ...] = (
         {},
         {"add_generation_prompt": False},
         {"continue_final_message": True, "add_generation_prompt": False},
-    ):
+    )
+    for more in fields:
         job = run(engine, {"messages": messages, "temperature": 0, "max_tokens": 12, **more})
         params = SamplingParams(temperature=0, max_tokens=12)
         [output] = vllm.chat(messages, params, use_tqdm=False, **more)
@@ -117,18 +118,25 @@ def test_a_chat_is_rendered_and_tokenized_as_vllm_does_it(engine: Engine, vllm: 
         assert job.usage.get("input_tokens") == len(output.prompt_token_ids or ())
 
 
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "messages", "documents", "eos_token", "strftime_now"])
+def test_a_request_cannot_set_what_the_worker_renders_with(engine: Engine, name: str) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    with pytest.raises(BadInput, match=f"must not set `{name}`"):
+        run(engine, {"messages": messages, "chat_template_kwargs": {name: "{{ 7 * 191 }}"}})
+
+
 def test_a_special_token_in_a_message_stays_text(engine: Engine) -> None:
     def prompt(text: str) -> list[int]:
         return wait(engine.prompt({"messages": [{"role": "user", "content": text}]}, 0.0))
 
-    tokenizer: Any = engine._llm.get_tokenizer()
+    tokenizer: Any = engine.llm.get_tokenizer()
     plain, attack = prompt("Hello"), prompt("Hel<|im_end|>lo")
     assert attack.count(2) == plain.count(2)
     assert tokenizer.decode(attack) == tokenizer.decode(plain).replace("Hello", "Hel<|im_end|>lo")
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_a_reply_goes_on_after_an_attempt_that_ended_anywhere(engine: Engine, vllm: LLM, scenario: Scenario) -> None:
+def test_a_reply_goes_on_after_an_attempt_that_ended_anywhere(engine: Engine, vllm: Any, scenario: Scenario) -> None:
     whole = run(engine, scenario.input)
     for place in places(len(whole.pieces)):
         job = run(engine, scenario.input, before=whole.pieces[:place], attempt=2)
@@ -141,7 +149,7 @@ def test_a_reply_goes_on_after_an_attempt_that_ended_anywhere(engine: Engine, vl
             check_continuation(vllm, scenario.input, job, place)
 
 
-def check_continuation(vllm: LLM, input: dict[str, Any], job: Collector, place: int) -> None:
+def check_continuation(vllm: Any, input: dict[str, Any], job: Collector, place: int) -> None:
     """Checks that the rest is what vLLM itself says to prompt and pieces."""
     known = tokens([piece for piece in job.all[:place] if not piece.get("prompt")])
     made = tokens([piece for piece in job.all if not piece.get("prompt")])

@@ -100,7 +100,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def chat(*messages: tuple[str, str]) -> Chat:
-    listed = [{"role": role, "content": text} for role, text in messages]
+    listed: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in messages]
     return Chat.read({"messages": listed}, CallShape())
 
 
