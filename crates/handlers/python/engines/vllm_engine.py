@@ -141,7 +141,7 @@ class Engine:
                 raise BadInput(_why(error.__cause__)) from None
             raise Retry("vLLM failed in the request") from None
 
-    def measures(self) -> list[dict[str, Any]]:
+    def measures(self) -> dict[str, float]:
         """Returns vLLM's own numbers."""
         return self._measures.read(self.llm.get_num_unfinished_requests())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from vllm.v1.metrics.loggers import StatLoggerBase
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
-_COUNTERS = {
-    "engine_prefix_cache_queries": "Tokens that were looked up in the engine's prefix cache",
-    "engine_prefix_cache_hits": "Tokens that the engine's prefix cache had",
-    "engine_draft_tokens": "Tokens that the engine's draft model proposed",
-    "engine_accepted_tokens": "Draft tokens that the engine accepted",
-    "engine_prompt_tokens": "Tokens of prompts that the engine has taken in",
-    "engine_generation_tokens": "Tokens that the engine has generated",
-}
+_COUNTERS = (
+    "engine_prefix_cache_queries",
+    "engine_prefix_cache_hits",
+    "engine_draft_tokens",
+    "engine_accepted_tokens",
+    "engine_prompt_tokens",
+    "engine_generation_tokens",
+)
 
 
 class Measures:
@@ -46,23 +46,18 @@ class Measures:
             self._counts["engine_prompt_tokens"] += step.num_prompt_tokens
             self._counts["engine_generation_tokens"] += step.num_generation_tokens
 
-    def read(self, unfinished: int) -> list[dict[str, Any]]:
-        """Returns the measures. `unfinished` requests are those that the engine has now.
+    def read(self, unfinished: int) -> dict[str, float]:
+        """Returns the values by the names of the worker's metrics. `unfinished` requests are those of now.
 
         An engine without requests takes no step, and so tells nothing of those that were aborted last.
         """
         latest = list(self._latest.values()) if unfinished else []
         running = min(sum(stats.num_running_reqs for stats in latest), unfinished)
-        used = max((stats.kv_cache_usage for stats in latest), default=0.0)
-        gauges = (
-            ("engine_requests_running", "Requests that the engine is working on", running),
-            ("engine_requests_waiting", "Requests that wait in the engine", unfinished - running),
-            ("engine_kv_cache_usage_ratio", "Part of the engine's KV cache that requests use", used),
-        )
-        measures = [{"name": name, "help": text, "kind": "gauge", "value": value} for name, text, value in gauges]
-        for name, text in _COUNTERS.items():
-            measures.append({"name": name, "help": text, "kind": "counter", "value": self._counts[name]})
-        return measures
+        values: dict[str, float] = {name: self._counts[name] for name in _COUNTERS}
+        values["engine_requests_running"] = running
+        values["engine_requests_waiting"] = unfinished - running
+        values["engine_kv_cache_usage_ratio"] = max((stats.kv_cache_usage for stats in latest), default=0.0)
+        return values
 
 
 class _Logger(StatLoggerBase):
