@@ -59,7 +59,9 @@ class Measures:
             ("engine_requests_waiting", "Requests that wait in the engine", unfinished - running),
             ("engine_kv_cache_usage_ratio", "Part of the engine's KV cache that requests use", used),
         )
-        measures = [{"name": name, "help": text, "kind": "gauge", "value": value} for name, text, value in gauges]
+        measures: list[dict[str, Any]] = []
+        for name, text, value in gauges:
+            measures.append({"name": name, "help": text, "kind": "gauge", "value": value})
         for name, text in _COUNTERS.items():
             measures.append({"name": name, "help": text, "kind": "counter", "value": self._counts[name]})
         return measures
