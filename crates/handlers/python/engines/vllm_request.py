@@ -2,8 +2,8 @@
 
 vLLM's own engine decides where its parameters differ from the protocol's: it looks for `bad_token_sequences`
 in the reply alone; a temperature between 0 and 0.01 becomes 0.01; `min_tokens` bans the model's end tokens
-also with `ignore_eos`; the rank of a token of the prompt counts all tokens of the same log-probability; and inside
-of `response_format` the log-probabilities are those among the allowed tokens.
+also with `ignore_eos`; the rank of a token of the prompt counts all tokens of the same log-probability; and
+inside of `response_format` the log-probabilities are those among the allowed tokens.
 """
 
 from __future__ import annotations
