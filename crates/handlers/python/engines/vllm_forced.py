@@ -3,8 +3,8 @@
 A reply that outlives its worker is replayed by them from its prompt. The matcher of a grammar, the penalties,
 `min_tokens` and the random state of the request advance by themselves then, as in the first attempt.
 
-vLLM imports this module in its own processes, where `nsbridge_handler` is not known. It has two model runners,
-each with an interface of its own: see `processor_name`.
+vLLM imports this module in its own processes, where `nsbridge_handler` is not known. It has two model
+runners, each with an interface of its own: see `processor_name`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def engine_args(model: Path, options: Mapping[str, Any]) -> AsyncEngineArgs:
         if name in REFUSED:
             raise ValueError(f"`{name}` in [handler.options] cannot be set: {REFUSED[name]}")
         if name not in known:
-            raise ValueError(f"`{name}` in [handler.options] is no engine argument of vLLM{_close(name, known)}")
+            close = _close(name, known)
+            raise ValueError(f"`{name}` in [handler.options] is no engine argument of vLLM{close}")
         own = _argv(name, value)
         try:
             parser.parse_args(own)

@@ -1,9 +1,9 @@
 """Text requests as vLLM's sampling parameters.
 
-vLLM's own engine decides where its parameters differ from the protocol's: it looks for `bad_token_sequences` in
-the reply alone; a temperature between 0 and 0.01 becomes 0.01; `min_tokens` bans the model's end tokens also
-with `ignore_eos`; the rank of a token of the prompt counts all tokens of the same log-probability; and inside
-of `response_format` the log-probabilities are those among the allowed tokens.
+vLLM's own engine decides where its parameters differ from the protocol's: it looks for `bad_token_sequences`
+in the reply alone; a temperature between 0 and 0.01 becomes 0.01; `min_tokens` bans the model's end tokens
+also with `ignore_eos`; the rank of a token of the prompt counts all tokens of the same log-probability; and
+inside of `response_format` the log-probabilities are those among the allowed tokens.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _ban(params: SamplingParams, request: Request) -> None:
     words, tokens = envs.VLLM_MAX_NUM_BAD_WORDS, envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS
     if len(banned) > words or sum(map(len, banned)) > tokens:
         raise BadInput(
-            f"`bad_token_ids` and `bad_token_sequences` must be at most {words} with {tokens} tokens together in "
-            "this engine"
+            f"`bad_token_ids` and `bad_token_sequences` must be at most {words} with {tokens} tokens "
+            "together in this engine"
         )
     if not hasattr(params, _BANNED):
         raise BadInput("`bad_token_ids` and `bad_token_sequences` are not possible in this version of vLLM")
@@ -90,8 +90,8 @@ def _structured(form: Mapping[str, Any]) -> StructuredOutputsParams:
 def calls_tag(calls: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the structural tag of a text with tool calls.
 
-    Without `otherwise`, any text may stand beside the calls. Without `begin`, the reply is one call, or a text
-    that does not begin with `{`.
+    Without `otherwise`, any text may stand beside the calls. Without `begin`, the reply is one call, or a
+    text that does not begin with `{`.
     """
     begin, otherwise = calls["begin"], calls.get("otherwise")
     call: dict[str, Any] = {"type": "json_schema", "json_schema": calls["schema"]}

@@ -7,7 +7,10 @@ from typing import Any
 
 SCHEMA = {
     "type": "object",
-    "properties": {"sky": {"enum": ["clear", "gray"]}, "boats": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "properties": {
+        "sky": {"enum": ["clear", "gray"]},
+        "boats": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
     "required": ["sky", "boats"],
     "additionalProperties": False,
 }
@@ -26,18 +29,21 @@ class Scenario:
 
 
 _SEA: dict[str, Any] = {"prompt": "The sea is", "max_tokens": 12, "temperature": 0}
+_HELLO = [{"role": "user", "content": "Say hello."}]
+_TOP = {"logprobs": True, "top_logprobs": 2, "return_token_texts": True}
+_ECHO = {"echo": True, "max_tokens": 2}
 
 SCENARIOS = (
     Scenario("greedy", _SEA),
     Scenario("sampled", {**_SEA, "temperature": 1.0}),
     Scenario("several", {**_SEA, "temperature": 1.0, "n": 3, "max_tokens": 6, "stop": [" the"]}),
-    Scenario("chat", {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 40, "temperature": 0}),
+    Scenario("chat", {"messages": _HELLO, "max_tokens": 40, "temperature": 0}),
     Scenario("stop_text", {**_SEA, "stop": [" endless wonder"]}),
     Scenario("stop_token", {**_SEA, "stop_token_ids": [282], "min_tokens": 1}),
     Scenario("emoji", {"prompt": "Emoji: 🌟🐻🌊🌟🐻🌊", "max_tokens": 9, "temperature": 0}),
-    Scenario("logprobs", {**_SEA, "max_tokens": 3, "logprobs": True, "top_logprobs": 2, "return_token_texts": True}),
-    Scenario("echo", {**_SEA, "echo": True, "max_tokens": 2}),
-    Scenario("scored", {**_SEA, "echo": True, "max_tokens": 2, "prompt_logprobs": 1, "return_token_texts": True}),
+    Scenario("logprobs", {**_SEA, "max_tokens": 3, **_TOP}),
+    Scenario("echo", {**_SEA, **_ECHO}),
+    Scenario("scored", {**_SEA, **_ECHO, "prompt_logprobs": 1, "return_token_texts": True}),
     Scenario("only_scored", {**_SEA, "max_tokens": 0, "prompt_logprobs": 2}),
     Scenario("penalties", {**_SEA, "frequency_penalty": 1.5, "presence_penalty": 0.5}, True),
     Scenario("sequences", {**_SEA, "bad_token_ids": [253], "bad_token_sequences": [[260, 805]]}, True),

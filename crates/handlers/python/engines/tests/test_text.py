@@ -37,12 +37,15 @@ def test_text_that_may_begin_a_stop_sequence_is_held_until_it_is_certain() -> No
 
 
 def test_bytes_of_a_vocabulary_follow_its_decoder() -> None:
-    added = [{"id": 3, "content": "<|end|>", "special": True}, {"id": 4, "content": "<think>", "special": False}]
-    level = {"decoder": {"type": "ByteLevel"}, "model": {"vocab": {"Ġsea": 0, "ðŁ": 1}}, "added_tokens": added}
+    end = {"id": 3, "content": "<|end|>", "special": True}
+    added = [end, {"id": 4, "content": "<think>", "special": False}]
+    vocab = {"Ġsea": 0, "ðŁ": 1}
+    level = {"decoder": {"type": "ByteLevel"}, "model": {"vocab": vocab}, "added_tokens": added}
     words = Words.from_document(level)
     assert [words.plain(token) for token in range(5)] == [b" sea", b"\xf0\x9f", b"", b"", b"<think>"]
     assert (words.text(1), words.text(3)) == ([0xF0, 0x9F], "<|end|>")
-    piece = {"decoder": {"decoders": [{"type": "ByteFallback"}]}, "model": {"vocab": [["▁sea", 0.0], ["<0x0A>", 0.0]]}}
+    decoder = {"decoders": [{"type": "ByteFallback"}]}
+    piece = {"decoder": decoder, "model": {"vocab": [["▁sea", 0.0], ["<0x0A>", 0.0]]}}
     assert [Words.from_document(piece).plain(token) for token in (0, 1)] == [b" sea", b"\n"]
     with pytest.raises(ValueError, match="decoder"):
         Words.from_document({"decoder": {"type": "WordPiece"}, "model": {"vocab": {}}})
