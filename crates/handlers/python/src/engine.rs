@@ -26,7 +26,7 @@ use crate::plan::{EnginePlan, Plan};
 const KILL_AFTER: Duration = Duration::from_secs(20);
 
 /// Modules of the adapters, which the processes import.
-const MODULES: [(&str, &str); 13] = [
+const MODULES: [(&str, &str); 15] = [
     ("engine_chat.py", include_str!("../engines/engine_chat.py")),
     ("engine_detokenize.py", include_str!("../engines/engine_detokenize.py")),
     ("engine_guard.py", include_str!("../engines/engine_guard.py")),
@@ -39,7 +39,9 @@ const MODULES: [(&str, &str); 13] = [
     ("vllm_forced.py", include_str!("../engines/vllm_forced.py")),
     ("vllm_measures.py", include_str!("../engines/vllm_measures.py")),
     ("vllm_options.py", include_str!("../engines/vllm_options.py")),
+    ("vllm_pooling.py", include_str!("../engines/vllm_pooling.py")),
     ("vllm_request.py", include_str!("../engines/vllm_request.py")),
+    ("vllm_start.py", include_str!("../engines/vllm_start.py")),
 ];
 
 /// Engine that an adapter is part of this crate for.
