@@ -1,38 +1,20 @@
-//! `nsbridge import-djl`: the configuration of a worker for a model of DJLServing.
+//! Configuration of a worker from the options of another program: `nsbridge import-djl` and `import-vllm`.
 
-use std::ffi::OsString;
+pub(crate) mod djl;
+pub(crate) mod vllm;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use nsbridge_protocol::ModelName;
+use nsbridge_import::Imported;
 
 use crate::failure::note;
 use crate::terminal::print;
 
-/// Writes the worker.toml of a model of DJLServing, and reports what becomes of each option.
-///
-/// The report goes to stderr: one line for each option, and what is left to do before the worker
-/// starts.
+/// Place of the configuration, and what it may lack.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  nsbridge import-djl llama/serving.properties --out worker.toml\n  \
-    nsbridge import-djl --env container.env --model llama > worker.toml\n\n\
-    docs/from-djl.md has each option and what becomes of it."
-)]
-pub(crate) struct Arguments {
-    /// File serving.properties, or the folder of the model.
-    #[arg(value_name = "FILE", required_unless_present_any = ["env", "environment"])]
-    file: Option<PathBuf>,
-    /// File with the container's variables, such as OPTION_DTYPE=fp16, one on a line.
-    #[arg(long, value_name = "FILE")]
-    env: Option<PathBuf>,
-    /// Reads the variables of DJLServing from this command's environment too.
-    #[arg(long)]
-    environment: bool,
-    /// Name of the model [default: `option.served_model_name`, or that of the model or of its folder]
-    #[arg(long, value_name = "NAME")]
-    model: Option<ModelName>,
+struct Output {
     /// File to write instead of stdout; an existing file is not overwritten.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -44,27 +26,23 @@ pub(crate) struct Arguments {
     strict: bool,
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    let Arguments { file, env, environment, model, out, force, strict } = arguments;
-    // A variable that is no UTF-8 is none of DJLServing's.
-    let read = |(name, value): (OsString, OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    let process = std::env::vars_os().filter(|_| environment).filter_map(read);
-    let imported = nsbridge_import_djl::import(file.as_deref(), env.as_deref(), process, model)?;
-    imported.report().iter().for_each(|line| note(line));
-    let losses = imported.losses();
-    if strict && losses > 0 {
-        bail!(
-            "{losses} options are not carried over, and --strict allows none: nothing was written"
-        );
-    }
-    match &out {
-        Some(out) => {
-            imported.write(out, force)?;
-            note(&format!("{}: written", out.display()));
+impl Output {
+    /// Prints the report, and writes the configuration.
+    fn write(&self, imported: &Imported) -> Result<ExitCode> {
+        imported.report().iter().for_each(|line| note(line));
+        let losses = imported.losses();
+        if self.strict && losses > 0 {
+            bail!(
+                "{losses} options are not carried over, and --strict allows none: nothing was written"
+            );
         }
-        None => print(&imported.text(&std::env::current_dir()?))?,
+        match &self.out {
+            Some(out) => {
+                imported.write(out, self.force)?;
+                note(&format!("{}: written", out.display()));
+            }
+            None => print(&imported.text(&std::env::current_dir()?))?,
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    Ok(ExitCode::SUCCESS)
 }

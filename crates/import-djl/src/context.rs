@@ -1,6 +1,7 @@
 //! Import in progress: what is known of the model, and what has been written so far.
 
-use super::draft::Draft;
+use nsbridge_import::Draft;
+
 use super::folder::Folder;
 use super::kind::Kind;
 use super::settings::Settings;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nsbridge_store::Location;
+use nsbridge_import::Source;
 
 use super::settings::Settings;
 
@@ -16,19 +16,6 @@ const FORMATTERS: [&str; 2] = ["@output_formatter", "@input_formatter"];
 /// Folder of a model, with an absolute path.
 #[derive(Debug)]
 pub(super) struct Folder(pub(super) PathBuf);
-
-/// Place of a model's files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    /// Prefix in a bucket.
-    Bucket(String),
-    /// Folder or GGUF file, which may be on another machine only.
-    Folder(PathBuf),
-    /// Name of a model on a hub.
-    Hub(String),
-    /// Address or template that nsbridge cannot read.
-    Other(String),
-}
 
 impl Folder {
     pub(super) fn has(&self, name: &str) -> bool {
@@ -91,58 +78,15 @@ impl Folder {
 
     /// Reads the name or address of a model.
     pub(super) fn source(&self, id: &str) -> Source {
-        if id.starts_with("s3://") {
-            let readable = id.parse::<Location>().is_ok_and(|_| !id.contains(['@', '?', '<', '{']));
-            return if readable {
-                Source::Bucket(id.to_owned())
-            } else {
-                Source::Other(id.to_owned())
-            };
-        }
-        if id.contains("://") {
-            return Source::Other(id.to_owned());
-        }
-        let within = self.file(id);
-        let is_path = id.starts_with(['/', '.']) || id.ends_with(".gguf");
-        if is_path || within.is_dir() {
-            return Source::Folder(within.components().collect());
-        }
-        let mut parts = id.trim_end_matches('/').split('/');
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        let is_hub = parts.clone().count() <= 2
-            && parts
-                .all(|part| !part.is_empty() && !part.starts_with('-') && part.chars().all(plain));
-        if is_hub {
-            Source::Hub(id.trim_end_matches('/').to_owned())
-        } else {
-            Source::Other(id.to_owned())
-        }
+        Source::read(id, &self.file(id))
     }
-}
-
-/// Returns an address for a report: without user info, query and fragment, which may hold secrets, and
-/// without control characters.
-pub(super) fn without_secrets(address: &str) -> String {
-    let plain: String = address.chars().filter(|c| !c.is_control()).collect();
-    let split = plain.split_once("://");
-    let (scheme, rest) = match split {
-        Some((scheme, rest)) => (format!("{scheme}://"), rest),
-        None => (String::new(), &*plain),
-    };
-    // A password may have a slash or a question mark that should have been escaped.
-    let rest = match rest.rsplit_once('@') {
-        Some((user, host)) if user.contains(':') || split.is_some() && !user.contains('/') => host,
-        _ => rest,
-    };
-    let end = rest.find(['?', '#']).unwrap_or(rest.len());
-    scheme + &rest[..end]
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use super::{Folder, Source, without_secrets};
+    use super::{Folder, Source};
 
     #[test]
     fn a_model_is_in_a_bucket_in_a_folder_on_a_hub_or_nowhere() {
@@ -176,21 +120,6 @@ mod tests {
         check("/opt/ml/model/llama", Source::Folder(dir.path().join("llama")));
         assert_eq!(folder.file("/opt/ml/model/model.py"), dir.path().join("model.py"));
         assert_eq!(folder.file("/opt/ml/other.py"), std::path::Path::new("/opt/ml/other.py"));
-    }
-
-    #[test]
-    fn a_shown_address_has_no_user_and_no_query() {
-        let check = |address: &str, shown: &str| assert_eq!(without_secrets(address), shown);
-        check("https://user:canary@host:80/m", "https://host:80/m");
-        check("https://canary@host/m", "https://host/m");
-        check("s3://user:can/?canary@bucket/m", "s3://bucket/m");
-        check("user:canary@host/m", "host/m");
-        check("https://host/m?token=canary", "https://host/m");
-        check("https://host/m#canary", "https://host/m");
-        check("s3://bucket/m@home", "s3://bucket/m@home");
-        check("model@home", "model@home");
-        check("<your model id>", "<your model id>");
-        check("a\nb/c/d", "ab/c/d");
     }
 
     #[test]

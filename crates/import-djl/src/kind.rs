@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use nsbridge_handler::Model;
+use nsbridge_import::{Source, without_secrets};
 use nsbridge_llama::Config;
 
-use super::folder::{Folder, Source, without_secrets};
+use super::folder::Folder;
 use super::settings::Settings;
 
 /// Handler that serves the model.

@@ -1,43 +1,35 @@
 //! Configuration of a worker for a model of DJLServing, from its `serving.properties` and variables.
 //!
-//! [`import`] reads them. [`Imported`] has the text of a worker.toml, and a report with a line for each option.
+//! [`import`] reads them. An [`Imported`] has the text of a worker.toml, and a report with a line for each option.
 //! The command is `nsbridge import-djl`.
 
 mod context;
-mod draft;
 mod environment;
 mod folder;
 mod kind;
 mod properties;
-mod report;
 mod rules;
 mod settings;
 
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nsbridge::worker::Config;
+use nsbridge_import::{Draft, Fate, Imported, Report, base_name, plain_name, without_secrets};
 use nsbridge_protocol::ModelName;
 use serde::de::DeserializeOwned;
-use toml::Value;
 
 use context::Import;
-use draft::{Draft, Written};
-use folder::{Folder, without_secrets};
+use folder::Folder;
 use kind::Kind;
-use report::{Fate, Report};
 use settings::{Settings, Variable};
 
 const FILE: &str = "serving.properties";
 
-/// Configuration with the report of its making.
-#[derive(Debug)]
-pub struct Imported {
-    draft: Draft,
-    report: Report,
-}
+/// Comment at the beginning of the file.
+const HEAD: &str = "Made by `nsbridge import-djl`. The comment above a field names the option of DJLServing that it \
+                    comes from.";
 
 /// Makes the configuration of a worker from the options of a model.
 ///
@@ -68,45 +60,6 @@ pub fn import(
     let imported = convert(&settings, &folder, model);
     check(&imported.draft)?;
     Ok(imported)
-}
-
-impl Imported {
-    /// Returns the report: a line for each option, and what is left to do.
-    pub fn report(&self) -> Vec<String> {
-        self.report.lines()
-    }
-
-    /// Returns the number of options that are not carried over or not known.
-    pub fn losses(&self) -> usize {
-        self.report.losses()
-    }
-
-    /// Returns the text of a configuration in this folder.
-    pub fn text(&self, folder: &Path) -> String {
-        self.draft.text(folder)
-    }
-
-    /// Writes the file at once, readable by its owner alone: a person will add the broker's password.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the file exists and is not to be overwritten, or if it cannot be written.
-    pub fn write(&self, out: &Path, force: bool) -> Result<()> {
-        let absolute = std::path::absolute(out).context("finding the current folder")?;
-        let folder = absolute.parent().unwrap_or(Path::new("/"));
-        let shown = out.display();
-        let failed = || format!("cannot write {shown}");
-        let mut file = tempfile::NamedTempFile::new_in(folder).with_context(failed)?;
-        file.write_all(self.text(folder).as_bytes()).with_context(failed)?;
-        let kept = if force { file.persist(&absolute) } else { file.persist_noclobber(&absolute) };
-        match kept {
-            Ok(_) => Ok(()),
-            Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {
-                bail!("{shown} is there already: --force overwrites it")
-            }
-            Err(error) => Err(error.error).with_context(failed),
-        }
-    }
 }
 
 /// Reads `serving.properties`, and returns it with its folder.
@@ -142,9 +95,9 @@ fn read_variables(file: &Path) -> Result<Vec<Variable>> {
 /// Makes the configuration of a worker from the options.
 fn convert(settings: &Settings, folder: &Folder, model: Option<ModelName>) -> Imported {
     let kind = Kind::of(settings, folder);
-    let mut import = Import { settings, folder, kind, draft: Draft::default(), steps: Vec::new() };
+    let mut import = Import { settings, folder, kind, draft: Draft::new(HEAD), steps: Vec::new() };
     if let Some(model) = model {
-        set_text(&mut import.draft, "worker", "model", model.as_str(), "--model");
+        import.draft.set_text("worker", "model", model.as_str(), "--model");
     }
     let mut report = Report::default();
     for setting in settings.iter() {
@@ -155,20 +108,12 @@ fn convert(settings: &Settings, folder: &Folder, model: Option<ModelName>) -> Im
             }
             None => rules::apply(&mut import, setting),
         };
-        report.add(setting, fate);
+        report.add(&setting.name, setting.places(), fate);
     }
     rules::complete(&mut import);
     let (name, origin) = name_of(settings, folder);
-    set_text(&mut import.draft, "worker", "model", &name, &origin);
-    set_text(
-        &mut import.draft,
-        "broker",
-        "url",
-        "amqp://localhost",
-        "DJLServing has no broker. NSBRIDGE_BROKER__URL overrides it",
-    );
-    let keys = "DJLServing has no keys: `nsbridge keys generate --out keys.json` beside this file";
-    set_text(&mut import.draft, "keys", "keyring", "keys.json", keys);
+    import.draft.set_text("worker", "model", &name, &origin);
+    import.draft.set_broker_and_keys("DJLServing");
     let Import { kind, mut draft, steps, .. } = import;
     report.steps = steps;
     if kind.is_llama() {
@@ -191,26 +136,14 @@ fn convert(settings: &Settings, folder: &Folder, model: Option<ModelName>) -> Im
         let what = "nsbridge does not install requirements.txt: install it for [handler] python";
         report.remarks.push(what.to_owned());
     }
-    let lost: Vec<_> = report.entries.iter().filter(|entry| entry.fate.is_loss()).collect();
-    if !lost.is_empty() {
-        draft.end("Not carried over:");
-        lost.iter().for_each(|entry| draft.end(format!("{}: {}", entry.name, entry.fate.text())));
-    }
-    Imported { draft, report }
-}
-
-/// Sets a field that no option has set.
-fn set_text(draft: &mut Draft, section: &'static str, name: &str, value: &str, comment: &str) {
-    // A value of an option stays.
-    let _ = draft.set(section, name, Written::Plain(Value::String(value.to_owned())), comment);
+    Imported::new(draft, report)
 }
 
 /// Returns a name for the model, and its origin.
 fn name_of(settings: &Settings, folder: &Folder) -> (String, String) {
     let id = settings.find("option.model_id").or_else(|| settings.find("option.s3url"));
-    let last = |text: &str| text.trim_end_matches('/').rsplit('/').next().and_then(plain_name);
     if let Some(setting) = id
-        && let Some(name) = last(&without_secrets(setting.value()))
+        && let Some(name) = base_name(&without_secrets(setting.value()))
     {
         return (name, format!("{} ({})", setting.name, setting.place));
     }
@@ -218,19 +151,9 @@ fn name_of(settings: &Settings, folder: &Folder) -> (String, String) {
     (name.unwrap_or_else(|| "model".to_owned()), "folder of serving.properties".to_owned())
 }
 
-/// Returns the text as the name of a model; `None` if little of it could stay.
-fn plain_name(text: &str) -> Option<String> {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
-    let name: String = text.chars().map(plain).take(100).collect();
-    let name = name.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-    name.parse::<ModelName>().ok().map(|name| name.as_str().to_owned())
-}
-
 /// Holds the configuration against the worker's own types.
 fn check(draft: &Draft) -> Result<()> {
-    let dir = tempfile::tempdir().context("making a folder for the check")?;
-    let file = dir.path().join("worker.toml");
-    fs::write(&file, draft.text_to_check(dir.path())).context("writing the file for the check")?;
+    let (_dir, file) = draft.write_to_check()?;
     let refused = "a worker would refuse the configuration";
     let config = Config::read(&file, []).context(refused)?;
     let options = match config.handler.contains_key("entry_point") {

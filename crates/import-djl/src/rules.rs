@@ -7,12 +7,11 @@ mod python;
 mod unsupported;
 mod variables;
 
+use nsbridge_import::{Fate, Written};
 use toml::Value;
 
 use super::context::Import;
-use super::draft::Written;
 use super::kind::Kind;
-use super::report::Fate;
 use super::settings::Setting;
 
 /// Rule for an option, under all of its names.
@@ -200,12 +199,7 @@ impl Import<'_> {
         value: Value,
         setting: &Setting,
     ) -> Fate {
-        let shown = value.to_string();
-        let fate = self.write(section, name, Written::Plain(value), setting);
-        match fate {
-            Fate::Carried(_) => Fate::Carried(format!("[{section}] {name} = {shown}")),
-            other => other,
-        }
+        self.draft.carry(section, name, value, &origin(setting))
     }
 
     /// Sets a field to the place or value of an option. The fate does not quote it.
@@ -216,12 +210,7 @@ impl Import<'_> {
         value: Written,
         setting: &Setting,
     ) -> Fate {
-        match self.draft.set(section, name, value, origin(setting)) {
-            Ok(()) => Fate::Carried(format!("[{section}] {name}")),
-            Err(first) => {
-                Fate::NotCarried(format!("[{section}] {name} has another value, of {first}"))
-            }
-        }
+        self.draft.write(section, name, value, &origin(setting))
     }
 }
 

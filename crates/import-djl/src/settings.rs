@@ -42,6 +42,16 @@ impl Setting {
         self.value.trim()
     }
 
+    /// Returns the place, with earlier places of the name.
+    pub(super) fn places(&self) -> String {
+        let mut place = self.place.to_string();
+        if !self.earlier.is_empty() {
+            let earlier: Vec<_> = self.earlier.iter().map(ToString::to_string).collect();
+            place += &format!("; the value of {} has no effect", earlier.join(", "));
+        }
+        place
+    }
+
     /// Returns true for an empty variable, which DJLServing ignores.
     pub(super) fn is_ignored(&self) -> bool {
         self.value.is_empty() && !matches!(self.place, Place::File(_))

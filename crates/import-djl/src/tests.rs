@@ -8,11 +8,12 @@ use std::fs;
 use std::path::Path;
 
 use nsbridge::worker::Config;
+use nsbridge_import::Imported;
 use tempfile::TempDir;
 
 use super::folder::Folder;
 use super::settings::Settings;
-use super::{Imported, check, convert, environment, properties};
+use super::{check, convert, environment, properties};
 
 /// Folder of a model, removed at the end of a test.
 struct Place(TempDir);

@@ -1,4 +1,4 @@
-//! `nsbridge import-djl`: the files that it writes, and workers that start with them.
+//! `nsbridge import-djl` and `import-vllm`: the files that they write, and workers that start with them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -173,5 +173,34 @@ fn a_file_that_is_none_is_refused_in_one_sentence() {
     fs::write(folder.path("bad.env"), "A=1\nno variable\n").unwrap();
     check_refused(&[&file, "--env", &folder.path("bad.env")], &["bad.env", "line 2"]);
     let (ended, _, _) = output(&["import-djl"]);
+    assert_eq!(ended.status.code(), Some(2));
+}
+
+#[test]
+fn a_command_of_vllm_becomes_a_file_with_a_report() {
+    let place = TempDir::new().unwrap();
+    let out = place.path().join("worker.toml");
+    let command =
+        ["--", "vllm", "serve", "s3://b/bear", "-tp", "2", "--port=9000", "--api-key", "canary"];
+    let arguments =
+        [&["import-vllm", "--strict", "--out", out.to_str().unwrap()], &command[..]].concat();
+    let (ended, printed, err) = output(&arguments);
+    assert!(ended.status.success() && printed.is_empty(), "{printed}{err}");
+    assert!(
+        err.contains(
+            "4 options: 2 carried over, 0 not needed, 2 at the gateway, 0 not carried over"
+        ),
+        "{err}"
+    );
+    let text = fs::read_to_string(&out).unwrap();
+    assert!(!text.contains("canary") && !err.contains("canary"), "{text}{err}");
+    let table: toml::Table = text.parse().unwrap();
+    assert_eq!(table["handler"]["engine"].as_str(), Some("vllm"));
+    assert_eq!(table["handler"]["options"]["tensor_parallel_size"].as_integer(), Some(2));
+    let (ended, _, err) =
+        output(&["import-vllm", "--strict", "--", "vllm", "serve", "m", "--not-a-flag"]);
+    assert_eq!(ended.status.code(), Some(1), "{err}");
+    assert!(err.contains("UNKNOWN      --not-a-flag (command line)"), "{err}");
+    let (ended, _, _) = output(&["import-vllm"]);
     assert_eq!(ended.status.code(), Some(2));
 }

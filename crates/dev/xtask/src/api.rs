@@ -62,9 +62,15 @@ pub(crate) fn run(cargo: &Cargo, write: bool) -> Result<()> {
     Ok(())
 }
 
-/// Libraries that only one other crate of this project uses: parts of the gateway and of the command.
-const PARTS: [&str; 4] =
-    ["nsbridge-gateway-replies", "nsbridge-import-djl", "nsbridge-reply-text", "nsbridge-top"];
+/// Libraries that are parts of the gateway or of the command, and have no users beside them.
+const PARTS: [&str; 6] = [
+    "nsbridge-gateway-replies",
+    "nsbridge-import",
+    "nsbridge-import-djl",
+    "nsbridge-import-vllm",
+    "nsbridge-reply-text",
+    "nsbridge-top",
+];
 
 /// Library of this project that others use.
 struct Library {

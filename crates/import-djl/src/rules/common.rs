@@ -1,11 +1,9 @@
 //! Options of the model server, for any handler.
 
+use nsbridge_import::{Fate, Source, Written};
 use toml::Value;
 
 use super::super::context::Import;
-use super::super::draft::Written;
-use super::super::folder::Source;
-use super::super::report::Fate;
 use super::super::settings::Setting;
 use super::{Apply, Rule};
 

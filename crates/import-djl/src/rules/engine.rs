@@ -1,10 +1,10 @@
 //! Options of the engine that the Llama handler has too.
 
+use nsbridge_import::Fate;
 use toml::Value;
 
 use super::super::context::Import;
 use super::super::kind::Kind;
-use super::super::report::Fate;
 use super::super::settings::Setting;
 use super::{Apply, Rule, flag, number};
 

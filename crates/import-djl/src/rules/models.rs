@@ -2,22 +2,14 @@
 
 use std::path::PathBuf;
 
+use nsbridge_import::{Fate, Revision, Source, Written, fate_of_revision};
 use serde_json::Value as Json;
 use toml::Value;
 
 use super::super::context::Import;
-use super::super::draft::Written;
-use super::super::folder::{Source, without_secrets};
 use super::super::kind::Kind;
-use super::super::report::Fate;
 use super::super::settings::Setting;
 use super::{Apply, Rule, origin};
-
-/// Scheme of the placeholder for a model of a hub. No worker starts with it.
-const HUB: &str = "hub";
-
-/// Scheme of the placeholder for a model whose place is not known.
-const MISSING: &str = "missing";
 
 /// Rules for the Llama handler.
 pub(super) const LLAMA: &[Rule] = &[
@@ -72,92 +64,17 @@ pub(super) fn place(import: &mut Import<'_>, model: &str, id: &str, setting: &Se
         return Fate::NotNeeded("it is empty".to_owned());
     }
     let source = import.folder.source(id);
-    let revision = import.settings.get("option.revision").filter(|_| model == "target");
-    let (value, fate, step) = match &source {
-        Source::Bucket(address) => (
-            Written::Plain(Value::String(address.clone())),
-            format!("[models] {model} = \"{address}\""),
-            None,
-        ),
-        Source::Folder(path) => {
-            let step = (!path.exists()).then(|| missing_folder(model, path));
-            (
-                Written::Path(path.clone()),
-                format!("[models] {model}, the folder {}", path.display()),
-                step,
-            )
-        }
-        Source::Hub(name) => {
-            let address = match revision {
-                Some(revision) if is_revision(revision) => format!("{HUB}://{name}@{revision}"),
-                Some(_) => format!("{HUB}://{name}@REVISION"),
-                None => format!("{HUB}://{name}"),
-            };
-            let fate = format!(
-                "[models] {model} = \"{address}\", which no worker starts with: see `to do`"
-            );
-            (Written::Placeholder(address), fate, Some(download(model, name, revision)))
-        }
-        Source::Other(other) => {
-            let shown = without_secrets(other);
-            let address = format!("{MISSING}://{shown}");
-            let step = format!(
-                "[models] {model}: nsbridge cannot read `{shown}`: put the model into a folder, or push it with \
-                 `nsbridge model push FOLDER s3://BUCKET/PREFIX`, and write that place"
-            );
-            if let Err(first) =
-                import.draft.set("models", model, Written::Placeholder(address), origin(setting))
-            {
-                return Fate::NotCarried(format!("[models] {model} has another value, of {first}"));
-            }
-            import.draft.explain("models", model, step.clone());
-            import.step(step);
-            return Fate::NotCarried(format!(
-                "`{shown}` is no bucket, folder or name of a hub: see `to do`"
-            ));
-        }
-    };
-    let fate = match import.write("models", model, value, setting) {
-        Fate::Carried(_) => Fate::Carried(fate),
-        other => return other,
-    };
+    let revision = import.settings.get(REVISION).filter(|_| model == "target");
+    let revision = revision.map(|name| Revision { option: REVISION, name });
+    let (fate, step) = import.draft.place(model, &source, revision, &origin(setting));
     if let Some(step) = step {
-        import.draft.explain("models", model, step.clone());
         import.step(step);
     }
     fate
 }
 
-fn missing_folder(model: &str, path: &std::path::Path) -> String {
-    format!(
-        "[models] {model}: {} is not on this machine; a worker starts where it is",
-        path.display()
-    )
-}
-
-fn download(model: &str, name: &str, revision: Option<&str>) -> String {
-    // A person copies the command into a shell.
-    let (at, why) = match revision {
-        Some(revision) if is_revision(revision) => {
-            (format!(" --revision {revision}"), String::new())
-        }
-        Some(_) => (" --revision REVISION".to_owned(), format!(". option.revision: {NO_REVISION}")),
-        None => (String::new(), String::new()),
-    };
-    format!(
-        "[models] {model}: a worker downloads nothing from a hub. Run `hf download {name}{at} --local-dir DIR` and \
-         `nsbridge model push DIR s3://BUCKET/PREFIX`, and write that place, or the folder{why}"
-    )
-}
-
-const NO_REVISION: &str =
-    "it has characters that no revision has: write the revision that you mean into the command";
-
-/// Returns true if the text can be a revision, which a shell reads as one word and not as an option.
-fn is_revision(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
-    !text.is_empty() && !text.starts_with('-') && text.chars().all(plain)
-}
+/// Option that names the revision of a model.
+const REVISION: &str = "option.revision";
 
 /// Sets `[models] target` for a model without `option.model_id`.
 pub(super) fn beside(import: &mut Import<'_>) {
@@ -173,22 +90,13 @@ pub(super) fn beside(import: &mut Import<'_>) {
     }
     let step = "[models] target: no option names the model, and its config.json is not beside \
                 serving.properties: write its folder or its place in a bucket";
-    let address = Written::Placeholder(format!("{MISSING}://model"));
-    let _ = import.draft.set("models", "target", address, step);
+    import.draft.place_missing("target", step);
     import.step(step);
 }
 
 fn revision(import: &mut Import<'_>, setting: &Setting) -> Fate {
-    match import.folder.model(import.settings) {
-        Some(Source::Hub(_)) if !setting.value().is_empty() && !is_revision(setting.value()) => {
-            Fate::NotCarried(NO_REVISION.to_owned())
-        }
-        Some(Source::Hub(_)) => {
-            Fate::Carried("[models] target, in the command that downloads it".to_owned())
-        }
-        _ if setting.value().is_empty() => Fate::NotNeeded("it is empty".to_owned()),
-        _ => Fate::NotNeeded("it is for a model of a hub, and this one is none".to_owned()),
-    }
+    let source = import.folder.model(import.settings);
+    fate_of_revision(source.as_ref(), Revision { option: REVISION, name: setting.value() })
 }
 
 pub(super) fn served_name(import: &mut Import<'_>, setting: &Setting) -> Fate {

@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use nsbridge_import::{Fate, Source, Written};
 use toml::Value;
 
 use super::super::context::Import;
-use super::super::draft::Written;
-use super::super::folder::Source;
 use super::super::kind::Kind;
-use super::super::report::Fate;
 use super::super::settings::Setting;
 use super::{Apply, Rule, common, models, number};
 

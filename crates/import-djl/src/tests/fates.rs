@@ -2,11 +2,10 @@
 
 use std::fs;
 
+use nsbridge_import::{Fate, Imported};
 use toml::{Table, Value};
 
 use super::Place;
-use crate::Imported;
-use crate::report::Fate;
 
 const DOCUMENT: &str = include_str!("../../../../docs/from-djl.md");
 

@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use nsbridge_import::{Fate, Imported};
+
 use super::{Place, fixtures};
-use crate::report::Fate;
-use crate::{Imported, environment, properties};
+use crate::{environment, properties};
 
 /// Fixture with the folder that its first line describes.
 struct Fixture {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use toml::Value;
 
-/// Width at which a comment is continued on the next line.
-const WIDTH: usize = 100;
+use crate::report::Fate;
+use crate::text::{comment, key, plain, quoted};
 
 /// Sections in their order in the file.
 const SECTIONS: [&str; 7] =
@@ -14,7 +14,8 @@ const SECTIONS: [&str; 7] =
 
 /// Value of a field.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Written {
+pub enum Written {
+    /// Value as it is.
     Plain(Value),
     /// Path of a folder or file.
     Path(PathBuf),
@@ -32,8 +33,10 @@ struct Field {
 }
 
 /// Configuration of a worker in the making.
-#[derive(Debug, Default)]
-pub(super) struct Draft {
+#[derive(Debug)]
+pub struct Draft {
+    /// Comment at the beginning of the file.
+    head: &'static str,
     fields: Vec<Field>,
     /// Comments at the end of a section, such as fields that a person may want.
     hints: Vec<(&'static str, String)>,
@@ -42,8 +45,17 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Sets a field, unless it has another value already. Returns the origin of that value then.
-    pub(super) fn set(
+    /// Creates an empty configuration with a comment at its beginning.
+    pub fn new(head: &'static str) -> Self {
+        Self { head, fields: Vec::new(), hints: Vec::new(), end: Vec::new() }
+    }
+
+    /// Sets a field, unless it has another value already.
+    ///
+    /// # Errors
+    ///
+    /// Returns the origin of the other value.
+    pub fn set(
         &mut self,
         section: &'static str,
         name: &str,
@@ -64,31 +76,75 @@ impl Draft {
         Ok(())
     }
 
-    pub(super) fn has(&self, section: &str, name: &str) -> bool {
+    /// Sets a field to a text, unless it has a value already.
+    pub fn set_text(&mut self, section: &'static str, name: &str, value: &str, comment: &str) {
+        // The earlier value stays.
+        let _ = self.set(section, name, Written::Plain(Value::String(value.to_owned())), comment);
+    }
+
+    /// Sets broker and keys, for which an input has no options.
+    pub fn set_broker_and_keys(&mut self, input: &str) {
+        let broker = format!("{input} has no broker. NSBRIDGE_BROKER__URL overrides it");
+        self.set_text("broker", "url", "amqp://localhost", &broker);
+        let keys = format!(
+            "{input} has no keys: `nsbridge keys generate --out keys.json` beside this file"
+        );
+        self.set_text("keys", "keyring", "keys.json", &keys);
+    }
+
+    /// Sets a field to the value of an option, and returns the option's fate.
+    pub fn carry(&mut self, section: &'static str, name: &str, value: Value, origin: &str) -> Fate {
+        let shown = value.to_string();
+        match self.write(section, name, Written::Plain(value), origin) {
+            Fate::Carried(_) => Fate::Carried(format!("[{section}] {name} = {shown}")),
+            other => other,
+        }
+    }
+
+    /// Sets a field to the place or value of an option. The fate does not quote it.
+    pub fn write(
+        &mut self,
+        section: &'static str,
+        name: &str,
+        value: Written,
+        origin: &str,
+    ) -> Fate {
+        match self.set(section, name, value, origin) {
+            Ok(()) => Fate::Carried(format!("[{section}] {name}")),
+            Err(first) => {
+                Fate::NotCarried(format!("[{section}] {name} has another value, of {first}"))
+            }
+        }
+    }
+
+    /// Returns true if a field is set.
+    pub fn has(&self, section: &str, name: &str) -> bool {
         self.fields.iter().any(|field| field.section == section && field.name == name)
     }
 
     /// Adds a comment above a field.
-    pub(super) fn explain(&mut self, section: &str, name: &str, comment: impl Into<String>) {
+    pub fn explain(&mut self, section: &str, name: &str, comment: impl Into<String>) {
         let mut fields = self.fields.iter_mut();
         if let Some(field) = fields.find(|field| field.section == section && field.name == name) {
             field.comments.push(comment.into());
         }
     }
 
-    pub(super) fn hint(&mut self, section: &'static str, hint: impl Into<String>) {
+    /// Adds a comment at the end of a section.
+    pub fn hint(&mut self, section: &'static str, hint: impl Into<String>) {
         let hint = (section, hint.into());
         if !self.hints.contains(&hint) {
             self.hints.push(hint);
         }
     }
 
-    pub(super) fn end(&mut self, comment: impl Into<String>) {
+    /// Adds a comment at the end of the file.
+    pub fn end(&mut self, comment: impl Into<String>) {
         self.end.push(comment.into());
     }
 
     /// Returns the file. Paths below `folder` are written relative to it.
-    pub(super) fn text(&self, folder: &Path) -> String {
+    pub fn text(&self, folder: &Path) -> String {
         self.written(|value| match value {
             Written::Plain(value) => plain(value),
             Written::Path(path) => {
@@ -101,7 +157,7 @@ impl Draft {
     }
 
     /// Returns the file with absolute paths, and with `there` for places that are not on this machine.
-    pub(super) fn text_to_check(&self, there: &Path) -> String {
+    pub fn text_to_check(&self, there: &Path) -> String {
         self.written(|value| match value {
             Written::Plain(value) => plain(value),
             Written::Path(path) if path.exists() => quoted(&path.to_string_lossy()),
@@ -111,10 +167,7 @@ impl Draft {
 
     fn written(&self, show: impl Fn(&Written) -> String) -> String {
         let mut text = String::new();
-        comment(
-            &mut text,
-            "Made by `nsbridge import-djl`. The comment above a field names the option of DJLServing that it comes from.",
-        );
+        comment(&mut text, self.head);
         for section in SECTIONS {
             let fields: Vec<_> =
                 self.fields.iter().filter(|field| field.section == section).collect();
@@ -137,64 +190,6 @@ impl Draft {
     }
 }
 
-/// Returns a name as a key of TOML.
-fn key(name: &str) -> String {
-    let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-    if !name.is_empty() && name.chars().all(bare) {
-        return name.to_owned();
-    }
-    quoted(name)
-}
-
-/// Returns a value on one line.
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), quoted)
-}
-
-/// Returns a string as TOML's basic string, on one line.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        let _ = match c {
-            '"' | '\\' => write!(quoted, "\\{c}"),
-            '\n' => write!(quoted, "\\n"),
-            '\r' => write!(quoted, "\\r"),
-            '\t' => write!(quoted, "\\t"),
-            c if c.is_control() => write!(quoted, "\\u{:04x}", u32::from(c)),
-            c => write!(quoted, "{c}"),
-        };
-    }
-    quoted + "\""
-}
-
-/// Writes a comment in lines. Its control characters are escaped: a comment with a line break of its own
-/// would end, and the rest of it would be configuration.
-fn comment(text: &mut String, comment: &str) {
-    let plain = one_line(comment);
-    let mut line = String::from("#");
-    for word in plain.split(' ') {
-        if line.chars().count() + word.chars().count() >= WIDTH && line.len() > 1 {
-            let _ = writeln!(text, "{line}");
-            line = String::from("#");
-        }
-        let _ = write!(line, " {word}");
-    }
-    let _ = writeln!(text, "{line}");
-}
-
-/// Returns the text with its control characters escaped.
-pub(super) fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
-            let _ = write!(line, "{}", c.escape_unicode());
-        } else {
-            line.push(c);
-        }
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -205,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_line_break_in_an_option_ends_no_comment_and_no_value() {
-        let mut draft = Draft::default();
+        let mut draft = Draft::new("");
         let value = Written::Plain(Value::String("a\n[broker]\nurl = 1\u{7f}\"'''\\".to_owned()));
         draft.set("handler.options", "k\n\"=\u{1}\\", value, "x\r\n[keys]\u{85}\u{2028}").unwrap();
         draft.hint("handler", "y\nz = 1");
@@ -218,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_field_keeps_its_first_value_and_names_its_origin() {
-        let mut draft = Draft::default();
+        let mut draft = Draft::new("");
         let four = || Written::Plain(Value::Integer(4));
         assert_eq!(draft.set("handler", "threads", four(), "a"), Ok(()));
         assert_eq!(draft.set("handler", "threads", four(), "b"), Ok(()));
@@ -229,7 +224,7 @@ mod tests {
 
     #[test]
     fn paths_are_relative_to_the_folder_of_the_file() {
-        let mut draft = Draft::default();
+        let mut draft = Draft::new("");
         let mut set = |name, path: &str| {
             draft.set("models", name, Written::Path(path.into()), "").unwrap();
         };

@@ -1,18 +1,19 @@
 //! Report of an import: one line for each option of the input.
 
-use super::draft::one_line;
-use super::settings::Setting;
+use crate::text::one_line;
 
 /// Fate of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub enum Fate {
     /// The option is in `worker.toml`; the text says where.
     Carried(String),
     /// The option has no effect, or nsbridge does without it what it asks for.
     NotNeeded(String),
+    /// The option is one of the gateway, if of anything; the text says where.
+    AtGateway(String),
     /// The effect of the option is lost.
     NotCarried(String),
-    /// Neither DJLServing's documentation nor this program knows the option.
+    /// Neither the documentation of the input nor this program knows the option.
     Unknown(String),
 }
 
@@ -21,69 +22,74 @@ impl Fate {
         match self {
             Self::Carried(_) => "carried over",
             Self::NotNeeded(_) => "not needed",
+            Self::AtGateway(_) => "gateway",
             Self::NotCarried(_) => "NOT CARRIED",
             Self::Unknown(_) => "UNKNOWN",
         }
     }
 
-    pub(super) fn text(&self) -> &str {
+    /// Returns the text: where the value is, or why there is none.
+    pub fn text(&self) -> &str {
         let (Self::Carried(text)
         | Self::NotNeeded(text)
+        | Self::AtGateway(text)
         | Self::NotCarried(text)
         | Self::Unknown(text)) = self;
         text
     }
 
     /// Returns true if the option has an effect that the worker lacks, or may have one.
-    pub(super) fn is_loss(&self) -> bool {
+    pub fn is_loss(&self) -> bool {
         matches!(self, Self::NotCarried(_) | Self::Unknown(_))
     }
 }
 
 /// Option with its fate.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) name: String,
-    /// Place in the input, with earlier lines of the name.
-    pub(super) place: String,
-    pub(super) fate: Fate,
+pub struct Entry {
+    /// Name as the input writes it.
+    pub name: String,
+    /// Place in the input, with earlier places of the name.
+    pub place: String,
+    /// What became of it.
+    pub fate: Fate,
 }
 
 /// Report of an import.
 #[derive(Debug, Default)]
-pub(super) struct Report {
-    pub(super) entries: Vec<Entry>,
+pub struct Report {
+    /// Options in the order of the input.
+    pub entries: Vec<Entry>,
     /// Steps that are left to a person before the worker starts.
-    pub(super) steps: Vec<String>,
-    /// Facts about the model's folder that no option tells of.
-    pub(super) remarks: Vec<String>,
+    pub steps: Vec<String>,
+    /// Facts about the input that no option tells of.
+    pub remarks: Vec<String>,
 }
 
 impl Report {
-    pub(super) fn add(&mut self, setting: &Setting, fate: Fate) {
-        let mut place = setting.place.to_string();
-        if !setting.earlier.is_empty() {
-            let earlier: Vec<_> = setting.earlier.iter().map(ToString::to_string).collect();
-            place += &format!("; the value of {} has no effect", earlier.join(", "));
-        }
-        self.entries.push(Entry { name: setting.name.clone(), place, fate });
+    /// Adds an option.
+    pub fn add(&mut self, name: impl Into<String>, place: impl Into<String>, fate: Fate) {
+        self.entries.push(Entry { name: name.into(), place: place.into(), fate });
     }
 
     /// Returns the number of options that were lost.
-    pub(super) fn losses(&self) -> usize {
+    pub fn losses(&self) -> usize {
         self.entries.iter().filter(|entry| entry.fate.is_loss()).count()
     }
 
     /// Returns the report as lines without line breaks.
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.entries.iter().map(Entry::line).collect();
         let count =
             |is: fn(&Fate) -> bool| self.entries.iter().filter(|entry| is(&entry.fate)).count();
+        let at_gateway = count(|fate| matches!(fate, Fate::AtGateway(_)));
+        let at_gateway = (at_gateway > 0).then(|| format!("{at_gateway} at the gateway, "));
         lines.push(format!(
-            "{} options: {} carried over, {} not needed, {} not carried over, {} unknown",
+            "{} options: {} carried over, {} not needed, {}{} not carried over, {} unknown",
             self.entries.len(),
             count(|fate| matches!(fate, Fate::Carried(_))),
             count(|fate| matches!(fate, Fate::NotNeeded(_))),
+            at_gateway.unwrap_or_default(),
             count(|fate| matches!(fate, Fate::NotCarried(_))),
             count(|fate| matches!(fate, Fate::Unknown(_))),
         ));
