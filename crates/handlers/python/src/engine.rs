@@ -254,7 +254,9 @@ fn modules() -> Result<TempDir> {
     let temporary = std::env::temp_dir();
     write.map_err(|error| {
         let place = temporary.display();
-        Error::fatal(format!("cannot write the engine's adapter below {place}: {error}; TMPDIR names a folder"))
+        Error::fatal(format!(
+            "cannot write the engine's adapter below {place}: {error}; TMPDIR names a folder"
+        ))
     })
 }
 

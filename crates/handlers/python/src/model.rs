@@ -55,11 +55,7 @@ impl Model {
     }
 
     /// Answers a request.
-    pub(crate) async fn handle<O>(
-        &self,
-        input: &RawValue,
-        job: &mut AsyncJob<O>,
-    ) -> Result<Finish>
+    pub(crate) async fn handle<O>(&self, input: &RawValue, job: &mut AsyncJob<O>) -> Result<Finish>
     where
         O: Serialize + DeserializeOwned,
     {
