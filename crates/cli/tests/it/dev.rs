@@ -155,3 +155,28 @@ fn a_model_that_is_not_there_and_an_address_of_others_are_refused_in_a_sentence(
     assert_eq!(ended.status.code(), Some(2));
     assert!(said.contains("0.0.0.0:0") && said.contains("an address of this machine"), "{said}");
 }
+
+#[test]
+fn programs_that_a_model_has_started_end_with_a_worker_that_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, noted) = (dir.path().join("model.py"), dir.path().join("pid"));
+    let text = format!(
+        "import subprocess\n\
+         def load(models):\n    \
+             program = subprocess.Popen(['sleep', '1000'])\n    \
+             open({noted:?}, 'w').write(str(program.pid))\n\
+         def handle(input, job):\n    \
+             yield input\n"
+    );
+    fs::write(&file, text).unwrap();
+    let (mut dev, _address, _said) = start(&["--python", file.to_str().unwrap()]);
+    let program = format!("/proc/{}/stat", fs::read_to_string(&noted).unwrap());
+    let runs = || {
+        // A process that has ended may wait for its parent as a zombie.
+        fs::read_to_string(&program).is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    assert!(runs());
+    dev.signal("-KILL");
+    assert_eq!(dev.code(), None);
+    until(|| !runs());
+}
