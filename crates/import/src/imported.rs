@@ -22,17 +22,8 @@ pub struct Imported {
 impl Imported {
     /// Ends a configuration with the options that it does not have.
     pub fn new(mut draft: Draft, report: Report) -> Self {
-        let ends: [(&str, fn(&Fate) -> bool); 2] = [
-            ("At the gateway:", |fate| matches!(fate, Fate::AtGateway(_))),
-            ("Not carried over:", Fate::is_loss),
-        ];
-        for (title, is_here) in ends {
-            let mut entries = report.entries.iter().filter(|entry| is_here(&entry.fate)).peekable();
-            if entries.peek().is_some() {
-                draft.end(title);
-            }
-            entries.for_each(|entry| draft.end(format!("{}: {}", entry.name, entry.fate.text())));
-        }
+        end(&mut draft, &report, "At the gateway:", |fate| matches!(fate, Fate::AtGateway(_)));
+        end(&mut draft, &report, "Not carried over:", Fate::is_loss);
         Self { draft, report }
     }
 
@@ -88,4 +79,13 @@ impl Draft {
             .context("writing the file for the check")?;
         Ok((dir, file))
     }
+}
+
+/// Adds the options with such a fate to the end of a configuration, if there are any.
+fn end(draft: &mut Draft, report: &Report, title: &str, is_here: impl Fn(&Fate) -> bool) {
+    let mut entries = report.entries.iter().filter(|entry| is_here(&entry.fate)).peekable();
+    if entries.peek().is_some() {
+        draft.end(title);
+    }
+    entries.for_each(|entry| draft.end(format!("{}: {}", entry.name, entry.fate.text())));
 }
