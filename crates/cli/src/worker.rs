@@ -232,7 +232,7 @@ pub(crate) enum Kind {
     Engine(Task),
 }
 
-/// What an engine makes of a request.
+/// Kind of reply that an engine makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Text of a language model.

@@ -20,7 +20,7 @@ pub(super) struct Setting<'a> {
     pub(super) without_effect: Vec<String>,
 }
 
-/// What is given for an argument.
+/// Value that is given for an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Given {
     /// Flag alone.

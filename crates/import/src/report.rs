@@ -51,7 +51,7 @@ pub struct Entry {
     pub name: String,
     /// Place in the input, with earlier places of the name.
     pub place: String,
-    /// What became of it.
+    /// Fate of the option.
     pub fate: Fate,
 }
 

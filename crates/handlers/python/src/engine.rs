@@ -128,7 +128,7 @@ impl EngineOptions {
     }
 }
 
-/// What an engine makes of a request. This trait is sealed.
+/// Kind of reply that an engine makes. This trait is sealed.
 pub trait EngineTask: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Input of a request.
     type Input: Serialize + DeserializeOwned + Send;

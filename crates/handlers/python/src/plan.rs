@@ -51,7 +51,7 @@ pub(crate) struct Plan {
     digest: blake3::Hasher,
 }
 
-/// What applies to an engine alone.
+/// Part of a plan that an engine alone has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EnginePlan {
     /// True if it has as many slots as it has room for calls.
