@@ -77,7 +77,7 @@ fn collect(node: &Node, is_whole: bool, found: &mut Vec<Vec<String>>) -> Result<
                 let read: Result<Vec<_>, _> = commands.map(words).collect();
                 match read {
                     Ok(words) if is_of_vllm || Command::is_in(&words.concat()) => {
-                        found.push(words.concat())
+                        found.push(words.concat());
                     }
                     Err(why) if is_of_vllm => return Err(why),
                     _ => {}

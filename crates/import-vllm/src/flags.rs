@@ -40,21 +40,18 @@ pub(super) fn read<'a>(
             let (written, value) =
                 word.split_once('=').map_or((word, None), |(flag, value)| (flag, Some(value)));
             let flag = with_dashes(written);
-            match flag.split_once('.') {
-                Some((flag, path)) => {
-                    let value = value.or_else(|| numbered.next().map(|(_, word)| word));
-                    let argument = arguments.find(flag).map(|flag| flag.argument);
-                    let given = match argument {
-                        Some(_) => Given::Fields(nested(path, value.unwrap_or_default())),
-                        None => Given::On,
-                    };
-                    add(&format!("{flag}.{path}"), argument, given);
-                }
-                None => {
-                    let found = arguments.find(&flag);
-                    let given = given(found, value, &mut numbered);
-                    add(written, found.map(|flag| flag.argument), given);
-                }
+            if let Some((flag, path)) = flag.split_once('.') {
+                let value = value.or_else(|| numbered.next().map(|(_, word)| word));
+                let argument = arguments.find(flag).map(|flag| flag.argument);
+                let given = match argument {
+                    Some(_) => Given::Fields(nested(path, value.unwrap_or_default())),
+                    None => Given::On,
+                };
+                add(&format!("{flag}.{path}"), argument, given);
+            } else {
+                let found = arguments.find(&flag);
+                let given = given(found, value, &mut numbered);
+                add(written, found.map(|flag| flag.argument), given);
             }
         }
     }

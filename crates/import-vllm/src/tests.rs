@@ -34,12 +34,8 @@ impl Place {
         fs::write(self.path().join(name), text).unwrap();
     }
 
-    fn request(&self, command: &str) -> Request {
-        Request { words: shell::commands(command).unwrap().concat(), ..Request::default() }
-    }
-
     fn import(&self, command: &str) -> Imported {
-        import_in(&self.request(command), self.path()).unwrap()
+        import_in(&request(command), self.path()).unwrap()
     }
 
     /// Returns the file that is written in the folder.
@@ -52,4 +48,9 @@ impl Place {
         self.write("worker.toml", &imported.text(self.path()));
         Config::read(&self.path().join("worker.toml"), []).map_err(|error| error.to_string())
     }
+}
+
+/// Returns the request that a command line is.
+fn request(command: &str) -> Request {
+    Request { words: shell::commands(command).unwrap().concat(), ..Request::default() }
 }

@@ -104,12 +104,11 @@ impl Reader {
         if is_item(&content) {
             return self.list(indent, depth);
         }
-        match scalar::key(&content).map_err(|what| self.wrong(&what))? {
-            Some(_) => self.fields(indent, depth),
-            None => {
-                self.at += 1;
-                self.value(&content, indent)
-            }
+        if scalar::key(&content).map_err(|what| self.wrong(&what))?.is_some() {
+            self.fields(indent, depth)
+        } else {
+            self.at += 1;
+            self.value(&content, indent)
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use toml::Value;
 
-use super::Place;
+use super::{Place, request};
 use crate::{Request, import_in};
 
 /// Command of a server with arguments of all groups.
@@ -108,7 +108,7 @@ fn flags_win_over_the_file_of_vllm() {
     place.write("serve.yaml", "model: models/bear\ntensor-parallel-size: 4\nmax-num-seqs: 8\nport: 1234\nenforce-eager: true\n");
     let own = place.import("vllm serve -tp 2 --config serve.yaml");
     let config = Some(PathBuf::from("serve.yaml"));
-    let given = Request { config: config.clone(), ..place.request("vllm serve -tp 2") };
+    let given = Request { config: config.clone(), ..request("vllm serve -tp 2") };
     let given = import_in(&given, place.path()).unwrap();
     for imported in [own, given] {
         let options = place.table(&imported)["handler"]["options"].clone();
@@ -120,7 +120,7 @@ fn flags_win_over_the_file_of_vllm() {
                     [handler.options] tensor_parallel_size = 2";
         assert!(report.iter().any(|own| own == line), "{report:#?}");
     }
-    let both = Request { config, ..place.request("vllm serve m --config=serve.yaml") };
+    let both = Request { config, ..request("vllm serve m --config=serve.yaml") };
     let said = import_in(&both, place.path()).unwrap_err().to_string();
     assert!(said.contains("give one of them"), "{said}");
 }
@@ -172,14 +172,13 @@ fn a_model_of_a_hub_is_a_step_that_is_left() {
 fn a_command_without_a_model_is_refused() {
     let place = Place::new();
     for command in ["", "vllm serve", "vllm serve --port 1", "vllm serve --model"] {
-        let said = import_in(&place.request(command), place.path()).unwrap_err().to_string();
+        let said = import_in(&request(command), place.path()).unwrap_err().to_string();
         assert_eq!(
             said, "the command names no model: give it as in `vllm serve MODEL`",
             "{command}"
         );
     }
-    let said =
-        import_in(&place.request("vllm bench latency"), place.path()).unwrap_err().to_string();
+    let said = import_in(&request("vllm bench latency"), place.path()).unwrap_err().to_string();
     assert!(said.contains("no command of vLLM's server"), "{said}");
     let absent = Request { file: Some("absent.sh".into()), ..Request::default() };
     let said = import_in(&absent, place.path()).unwrap_err().to_string();

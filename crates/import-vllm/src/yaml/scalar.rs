@@ -39,7 +39,7 @@ pub(super) fn quoted(text: &str) -> Option<Result<(String, usize), String>> {
     while let Some((at, c)) = chars.next() {
         match c {
             '\'' if mark == '\'' && chars.next_if(|(_, next)| *next == '\'').is_some() => {
-                read.push(c)
+                read.push(c);
             }
             c if c == mark => return Some(Ok((read, at + c.len_utf8()))),
             '\\' if mark == '"' => {

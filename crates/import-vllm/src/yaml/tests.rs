@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::documents;
 
 #[track_caller]
-fn check(text: &str, expected: Json) {
+fn check(text: &str, expected: &Json) {
     let read = documents(text).unwrap();
     assert_eq!(
         read.iter().map(super::Node::to_json).collect::<Json>(),
@@ -18,20 +18,20 @@ fn check(text: &str, expected: Json) {
 fn mappings_lists_and_scalars_are_read() {
     check(
         "a: 1\nb-c: x y  # z\n\n# w\nd: 'it''s'\ne: \"\\u00e9\\n\"\n",
-        json!({
+        &json!({
             "a": 1, "b-c": "x y", "d": "it's", "e": "é\n"
         }),
     );
     check(
         "a:\n  b:\n    c: true\n  d: 0.5\ne:\n- 1\n- x: 2\n  y: no\n-\n  - z\n",
-        json!({
+        &json!({
             "a": { "b": { "c": true }, "d": 0.5 }, "e": [1, { "x": 2, "y": false }, ["z"]]
         }),
     );
-    check("- - a\n  - b\n- c: d\n", json!([["a", "b"], { "c": "d" }]));
+    check("- - a\n  - b\n- c: d\n", &json!([["a", "b"], { "c": "d" }]));
     check(
         "a:\nb: ~\nc: 8k\nd: 1e-3\ne: http://x:1\n\"f g\": -1\n",
-        json!({
+        &json!({
             "a": null, "b": null, "c": "8k", "d": "1e-3", "e": "http://x:1", "f g": -1
         }),
     );
@@ -41,19 +41,19 @@ fn mappings_lists_and_scalars_are_read() {
 fn lists_and_objects_in_brackets_are_read_over_several_lines() {
     check(
         "a: [x, \"y, z\", 1]\nb: {c: d, \"e\":[{}, []], f: }\n",
-        json!({
+        &json!({
             "a": ["x", "y, z", 1], "b": { "c": "d", "e": [{}, []], "f": null }
         }),
     );
-    check("a: [\n  x,  # y\n  {\"b\": 1.5},\n]\n", json!({ "a": ["x", { "b": 1.5 }] }));
-    check("{\"a\": {\"b\": null, \"c\": \"d: e\"}}", json!({ "a": { "b": null, "c": "d: e" } }));
-    check("args: [\"--x={\\\"a\\\": 1}\", --y]", json!({ "args": ["--x={\"a\": 1}", "--y"] }));
+    check("a: [\n  x,  # y\n  {\"b\": 1.5},\n]\n", &json!({ "a": ["x", { "b": 1.5 }] }));
+    check("{\"a\": {\"b\": null, \"c\": \"d: e\"}}", &json!({ "a": { "b": null, "c": "d: e" } }));
+    check("args: [\"--x={\\\"a\\\": 1}\", --y]", &json!({ "args": ["--x={\"a\": 1}", "--y"] }));
 }
 
 #[test]
 fn blocks_of_text_are_read() {
-    check("a: |\n  x\n    y\n\n  z\nb: 1\n", json!({ "a": "x\n  y\n\nz\n", "b": 1 }));
-    check("- >-\n  x\n  y\n\n  z\n- |-\n  w \\\n  v\n", json!(["x y\nz", "w \\\nv"]));
+    check("a: |\n  x\n    y\n\n  z\nb: 1\n", &json!({ "a": "x\n  y\n\nz\n", "b": 1 }));
+    check("- >-\n  x\n  y\n\n  z\n- |-\n  w \\\n  v\n", &json!(["x y\nz", "w \\\nv"]));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn each_document_of_a_file_is_read() {
     let read = documents("# a\n---\na: 1\n---\n\n--- {b: 2}\n...\n").unwrap();
     assert_eq!(
         read.iter().map(super::Node::to_json).collect::<Vec<_>>(),
-        [json!({ "a": 1 }), json!({ "b": 2 })]
+        [json!({ "a": 1 }), &json!({ "b": 2 })]
     );
 }
 
