@@ -61,7 +61,7 @@ fn each_document_of_a_file_is_read() {
     let read = documents("# a\n---\na: 1\n---\n\n--- {b: 2}\n...\n").unwrap();
     assert_eq!(
         read.iter().map(super::Node::to_json).collect::<Vec<_>>(),
-        [json!({ "a": 1 }), &json!({ "b": 2 })]
+        [json!({ "a": 1 }), json!({ "b": 2 })]
     );
 }
 
