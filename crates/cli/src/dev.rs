@@ -29,6 +29,7 @@ use crate::worker::PythonSettings;
 #[command(after_help = "Examples:\n  nsbridge dev\n  \
     nsbridge dev --model SmolLM2-135M-Instruct.Q4_1.gguf --listen 127.0.0.1:8090\n  \
     nsbridge dev --python model.py --reload")]
+#[command(group(clap::ArgGroup::new("code").args(["python"])))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pair: Pair,
