@@ -47,8 +47,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "hung-processes-are-not-killed",
         file: "crates/handlers/python/src/call.rs",
         edits: &[(
-            "match timeout(KILL_AFTER, self.stop()).await {",
-            "let _ = KILL_AFTER;\n        match Ok::<_, std::io::Error>(self.stop().await) {",
+            "match timeout(self.host.plan().kill_after, self.stop()).await {",
+            "match Ok::<_, std::io::Error>(self.stop().await) {",
         )],
         judge: Judge::Scenario("python-hang", 1),
     },
