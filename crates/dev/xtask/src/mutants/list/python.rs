@@ -19,8 +19,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "resumed-pieces-are-not-told",
         file: "crates/handlers/python/src/call.rs",
         edits: &[(
-            "self.send(&ToSlot::Resumed(job.accept_resume())).await?;",
-            "job.accept_resume();\n                    self.send(&ToSlot::Resumed(&[])).await?;",
+            "self.send(&ToSlot::Resumed(pieces?)).await?;",
+            "let _ = pieces?;\n                    self.send(&ToSlot::Resumed(Vec::new())).await?;",
         )],
         judge: Judge::Scenario("python-crash", 1),
     },
