@@ -98,8 +98,10 @@ def _keep_group():
     """Starts a process that kills this one's group once this one has ended, however it ends.
 
     The kernel ends this process with the worker, but not the programs that the model has started. Returns the
-    end of a pipe that only this process may hold.
+    end of a pipe that only this process may hold, or None if the group is that of other processes too.
     """
+    if os.getpgrp() != os.getpid():
+        return None
     read, write = os.pipe()
     between = os.fork()
     if between:
@@ -145,7 +147,8 @@ def _main():
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for sock in [control.sock, *sockets]:
             sock.close()
-        os.close(keeper)
+        if keeper is not None:
+            os.close(keeper)
 
     os.register_at_fork(after_in_child=in_child)
     try:
