@@ -75,6 +75,7 @@ class Runner:
         self.control.send("".join(parts).encode())
         start = {"address": address, "token": token, "slots": 1, "file": str(model), "class": name}
         start |= {"models": {}, "options": {}, "batch": None, "output": None, "load": True}
+        start |= {"engine": False, "slots_of_engine": False}
         start |= {"default_batch": {"size": 4, "delay_ms": 0}, "show_output": True}
         self.control.send_json({**start, "dumpable": True, **more})
         with listener:
