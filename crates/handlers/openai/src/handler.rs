@@ -57,7 +57,7 @@ impl AsyncHandler for OpenAi {
             if let Some(process) = &process {
                 process.output().set_ready();
             }
-            Ok((server, process))
+            Ok::<_, Error>((server, process))
         };
         let (server, process) = background.spawn(load).result().await?;
         tracing::info!(

@@ -56,18 +56,16 @@ impl Watch {
         loop {
             let why = self.look().await;
             let page = self.metrics().await;
-            let mut found = self.found.lock();
-            found.page = page.unwrap_or_default();
-            match why {
-                Some(why) => {
-                    found.failures += 1;
-                    found.why = why;
-                }
-                None => found.failures = 0,
-            }
-            drop(found);
+            self.note(why, page.unwrap_or_default());
             tokio::time::sleep(LOOK_EVERY).await;
         }
+    }
+
+    fn note(&self, why: Option<String>, page: String) {
+        let mut found = self.found.lock();
+        found.page = page;
+        found.failures = if why.is_some() { found.failures + 1 } else { 0 };
+        found.why = why.unwrap_or_default();
     }
 
     /// Returns the reason if the server is not well.

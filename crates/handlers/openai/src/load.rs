@@ -21,6 +21,9 @@ const API_KEY: PrivateFile = PrivateFile { what: "API key file", most: 64 << 10,
 /// Interval at which a server that is not ready is asked again.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
+/// Time in which a port that is free refuses a connection.
+const TAKEN_LIMIT: Duration = Duration::from_secs(2);
+
 /// Reason why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
@@ -81,7 +84,9 @@ fn key(path: &Path) -> Result<HeaderValue> {
 /// Returns an error if the program cannot be started, or if its port is taken.
 pub(crate) async fn started(http: &Http, options: &Options) -> Result<Option<Process>> {
     let Some(program) = options.command.first() else { return Ok(None) };
-    if !matches!(http.get("/health").await, Err(HttpError::Connect { .. })) {
+    // A server that accepts a connection and does not answer has the port too.
+    let answer = tokio::time::timeout(TAKEN_LIMIT, http.get("/health")).await;
+    if !matches!(answer, Ok(Err(HttpError::Connect { .. }))) {
         return Err(Error::fatal(LoadError::Taken { root: http.root().to_owned() }));
     }
     let file = options.output.as_deref().map(output).transpose()?;

@@ -12,7 +12,7 @@ use crate::request::{Request, Wanted};
 use crate::resume::{Begun, begun, continuation};
 use crate::server::Server;
 use crate::stops::StopFilter;
-use crate::texts::{Open, Texts};
+use crate::texts::Texts;
 
 /// Plan of a call.
 #[derive(Debug)]
@@ -106,7 +106,6 @@ fn start(
     let begun = begun.unwrap_or_else(|| Begun {
         tokens: Vec::new(),
         filter: StopFilter::new(task.rules.stops.clone()),
-        open: Open::default(),
         ended: None,
     });
     let known = begun.tokens.len();
@@ -118,7 +117,7 @@ fn start(
         return Ok(Start { request: None, known, ended: Some(FinishReason::Length) });
     }
     let request = Request::new(server, &task.input, &wanted(task, Some(&tokens), known, index))?;
-    let reply = Reply::new(task.rules.clone(), begun.filter, begun.open);
+    let reply = Reply::new(task.rules.clone(), begun.filter);
     Ok(Start { request: Some((request, reply)), known, ended: None })
 }
 
@@ -128,7 +127,7 @@ fn without_tokens(server: &Server, task: &Task) -> Result<Plan> {
     for index in 0..replies(&task.input) as u64 {
         let request = Request::new(server, &task.input, &wanted(task, None, 0, index))?;
         let filter = StopFilter::new(task.rules.stops.clone());
-        let reply = Reply::new(task.rules.clone(), filter, Open::default());
+        let reply = Reply::new(task.rules.clone(), filter);
         starts.push(Start { request: Some((request, reply)), known: 0, ended: None });
     }
     let prompt_pieces = Vec::new();

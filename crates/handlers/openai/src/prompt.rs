@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{refusal, unanswered};
 use crate::options::Flavor;
 use crate::server::Server;
-use crate::texts::{Texts, tokens_of};
+use crate::texts::{MOST_OPEN, Texts, is_cut, tokens_of};
 
 /// Returns the prompt's tokens.
 ///
@@ -19,7 +19,10 @@ use crate::texts::{Texts, tokens_of};
 pub(crate) async fn tokens(server: &Server, texts: &Texts, input: &TextInput) -> Result<Vec<u32>> {
     let tokens = match &input.prompt {
         Some(prompt) => texts.tokens(prompt, true).await?,
-        None if input.messages.is_empty() => input.prompt_token_ids.clone(),
+        None if input.messages.is_empty() => {
+            refuse_cut(texts, &input.prompt_token_ids).await?;
+            input.prompt_token_ids.clone()
+        }
         None => of_chat(server, texts, input).await?,
     };
     let least = usize::from(input.max_tokens != Some(0));
@@ -29,6 +32,15 @@ pub(crate) async fn tokens(server: &Server, texts: &Texts, input: &TextInput) ->
             tokens.len()
         ))),
         _ => Ok(tokens),
+    }
+}
+
+/// Refuses a prompt that ends in the middle of a character: a server may send its text once more.
+async fn refuse_cut(texts: &Texts, tokens: &[u32]) -> Result<()> {
+    let end = &tokens[tokens.len().saturating_sub(MOST_OPEN)..];
+    match is_cut(&texts.decode(end).await?) {
+        true => Err(Error::bad_input("`prompt_token_ids` ends in the middle of a character")),
+        false => Ok(()),
     }
 }
 

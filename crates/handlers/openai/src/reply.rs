@@ -38,7 +38,7 @@ pub(crate) struct Reply {
 pub(crate) struct Rules {
     pub(crate) flavor: Flavor,
     pub(crate) stops: Arc<[String]>,
-    /// Tokens that end the reply, if the server does not know them.
+    /// Tokens of the request that end the reply.
     pub(crate) ends: Arc<[u32]>,
     /// True if each token that has a log-probability has its text too.
     pub(crate) token_texts: bool,
@@ -54,14 +54,10 @@ impl Rules {
     pub(crate) fn new(input: &TextInput, flavor: Flavor, end_tokens: EndTokens) -> Self {
         let by_us = matches!(flavor, Flavor::Vllm | Flavor::LlamaServer);
         let stops = if by_us { input.stop.clone() } else { Vec::new() };
-        let ends = match flavor {
-            Flavor::LlamaServer => input.stop_token_ids.clone(),
-            _ => Vec::new(),
-        };
         Self {
             flavor,
             stops: stops.into(),
-            ends: ends.into(),
+            ends: input.stop_token_ids.clone().into(),
             token_texts: input.return_token_texts,
             top: input.top_logprobs.unwrap_or(0) as usize,
             end_tokens,
@@ -72,10 +68,10 @@ impl Rules {
 
 impl Reply {
     /// Creates a reply that begins, or that goes on after text that `filter` has seen.
-    pub(crate) fn new(rules: Rules, filter: StopFilter, open: Open) -> Self {
+    pub(crate) fn new(rules: Rules, filter: StopFilter) -> Self {
         Self {
             filter,
-            open,
+            open: Open::default(),
             words: Words::default(),
             waiting: None,
             rules,
@@ -186,7 +182,9 @@ impl Reply {
         let Some((mut token, mut text)) = token.filter(|_| self.ended.is_none()) else {
             return Ok(());
         };
-        let is_end = self.rules.ends.contains(&token.id);
+        let of_request = self.rules.ends.contains(&token.id);
+        // llama-server does not know them.
+        let is_end = of_request && self.rules.flavor == Flavor::LlamaServer;
         if is_end {
             text.clear();
         }
@@ -194,7 +192,7 @@ impl Reply {
         let (out, met) = self.filter.push(&text, finish.is_some());
         self.ended = if met { Some(FinishReason::StopText) } else { finish };
         self.cut_short = met || is_end;
-        if finish == Some(FinishReason::Stop) && text.is_empty() {
+        if finish == Some(FinishReason::Stop) && text.is_empty() && !of_request {
             self.rules.end_tokens.lock().insert(token.id);
         }
         self.complete(&mut token, texts).await?;

@@ -154,7 +154,8 @@ fn add_llama(server: &Server, input: &TextInput, wanted: &Wanted<'_>, body: &mut
     body.set("cache_prompt", server.share_prefix_cache);
     let most = room(server, input, wanted);
     body.set("n_predict", most.map_or(json!(-1), |most| json!(most)));
-    body.set("seed", wanted.seed as u32);
+    // Its largest seed stands for a random one.
+    body.set("seed", wanted.seed & u64::from(u32::MAX >> 1));
     if let Some(by) = input.repetition_penalty {
         body.set("repeat_penalty", by);
         // All tokens of prompt and reply count.

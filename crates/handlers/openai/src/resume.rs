@@ -5,7 +5,7 @@ use nsbridge_handler::{FinishReason, ResponseFormat, Result, TextInput, TextPiec
 use crate::fields::replies;
 use crate::reply::Rules;
 use crate::stops::StopFilter;
-use crate::texts::{Open, Texts, is_cut};
+use crate::texts::{Texts, is_cut};
 
 /// Pieces of each reply that the client has, by reply.
 pub(crate) type Known<'a> = Vec<Vec<&'a TextPiece>>;
@@ -17,8 +17,6 @@ pub(crate) struct Begun {
     pub(crate) tokens: Vec<u32>,
     /// State of the search for stop sequences after them.
     pub(crate) filter: StopFilter,
-    /// Tokens at the end whose character is not complete.
-    pub(crate) open: Open,
     /// Reason for the end, if these tokens are the whole reply.
     pub(crate) ended: Option<FinishReason>,
 }
@@ -58,25 +56,27 @@ pub(crate) async fn begun(
     let tokens: Vec<u32> = pieces.iter().map(|piece| piece.token).collect();
     let said: String = pieces.iter().map(|piece| piece.text.as_str()).collect();
     let mut filter = StopFilter::new(rules.stops.clone());
-    let of = |filter, open, ended| Some(Begun { tokens: tokens.clone(), filter, open, ended });
+    let of = |filter, ended| Some(Begun { tokens: tokens.clone(), filter, ended });
     if let Some(reason) = pieces.last().and_then(|last| last.finish_reason) {
-        return Ok(of(filter, Open::default(), Some(reason)));
+        return Ok(of(filter, Some(reason)));
     }
-    let Some((&last, first)) = tokens.split_last() else {
-        return Ok(of(filter, Open::default(), None));
+    let Some(&last) = tokens.last() else {
+        return Ok(of(filter, None));
     };
     if is_end(input, rules, last, pieces) {
-        return Ok(of(filter, Open::default(), Some(FinishReason::Stop)));
+        return Ok(of(filter, Some(FinishReason::Stop)));
     }
     let silent = pieces.last().is_some_and(|piece| piece.text.is_empty());
     if silent && texts.alone(last).await?.is_empty() {
         return Ok(None);
     }
     let whole = texts.decode(&tokens).await?;
+    if is_cut(&whole) {
+        // A server that begins in the middle of a character may send the text before it once more.
+        return Ok(None);
+    }
     let is_full = input.max_tokens.is_some_and(|most| tokens.len() >= most as usize);
-    // A character that is not complete has no text yet.
-    let clear = whole.trim_end_matches(char::REPLACEMENT_CHARACTER);
-    let (out, met) = filter.push(clear, is_full);
+    let (out, met) = filter.push(&whole, is_full);
     if out != said {
         return Ok(None);
     }
@@ -85,13 +85,7 @@ pub(crate) async fn begun(
         (_, true) => Some(FinishReason::Length),
         _ => None,
     };
-    let mut open = Vec::new();
-    if is_cut(&whole) {
-        let silent = pieces.iter().rev().skip(1).take_while(|piece| piece.text.is_empty()).count();
-        open = first[first.len() - silent.min(first.len())..].to_vec();
-        open.push(last);
-    }
-    Ok(of(filter, Open::of(open), ended))
+    Ok(of(filter, ended))
 }
 
 /// Returns true if the last token has ended the reply.

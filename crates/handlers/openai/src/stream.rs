@@ -21,6 +21,9 @@ use crate::sse::Events;
 /// Pauses while the server has no room.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(10));
 
+/// Time in which a stream ends after its last event.
+const REST_LIMIT: Duration = Duration::from_millis(200);
+
 /// Step of a reply.
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -61,7 +64,10 @@ async fn read(
     loop {
         while let Some(data) = events.next() {
             let Some(chunk) = decode(&data, server.flavor, server.http.root())? else {
-                return end(reply, counts, server, steps).await;
+                // Read to its end, the connection can take another request.
+                let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+                let _ = tokio::time::timeout(REST_LIMIT, rest).await;
+                return end(&reply, counts, server, steps).await;
             };
             counts.update(chunk.counts);
             for piece in reply.take(chunk, server.texts.as_ref()).await? {
@@ -69,7 +75,7 @@ async fn read(
                 let _ = steps.send(Ok(Step::Piece(piece))).await;
             }
             if reply.is_cut_short() {
-                return end(reply, counts, server, steps).await;
+                return end(&reply, counts, server, steps).await;
             }
         }
         match body.frame().await {
@@ -78,13 +84,13 @@ async fn read(
                 events.push(bytes).map_err(Error::retry)?;
             }
             Some(Err(error)) => return Err(unanswered(server.http.broken(&error))),
-            None => return end(reply, counts, server, steps).await,
+            None => return end(&reply, counts, server, steps).await,
         }
     }
 }
 
 async fn end(
-    reply: Reply,
+    reply: &Reply,
     counts: Counts,
     server: &Server,
     steps: &Sender<Result<Step>>,

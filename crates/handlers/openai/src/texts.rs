@@ -15,7 +15,7 @@ use crate::options::Flavor;
 const MOST_KEPT: usize = 1 << 20;
 
 /// Maximum number of tokens of one character.
-const MOST_OPEN: usize = 8;
+pub(crate) const MOST_OPEN: usize = 8;
 
 /// Text before which tokens are decoded. Some tokenizers leave out the space of the first word.
 const BEFORE: &str = "a";
@@ -138,11 +138,6 @@ impl Open {
         if !waits || self.0.len() > MOST_OPEN {
             self.0.clear();
         }
-    }
-
-    /// Creates the tokens without a text at the end of a reply that goes on.
-    pub(crate) fn of(tokens: Vec<u32>) -> Self {
-        Self(tokens)
     }
 }
 

@@ -60,7 +60,7 @@ fn a_request_to_llama_server_has_the_fields_of_its_own_api() {
     assert_eq!(made.path, "/completion");
     let expected = json!({
         "stream": true, "temperature": 0.5, "return_tokens": true, "cache_prompt": false,
-        "n_predict": 98, "seed": u32::MAX, "repeat_penalty": 1.5, "repeat_last_n": 100,
+        "n_predict": 98, "seed": i32::MAX, "repeat_penalty": 1.5, "repeat_last_n": 100,
         "logit_bias": [[12, -2.0], [3, false]], "n_probs": 1, "prompt": [7, 8]
     });
     assert_eq!(made.body, expected);
