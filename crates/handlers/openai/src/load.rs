@@ -113,7 +113,7 @@ fn output(path: &Path) -> Result<File> {
 /// Returns an error if the server ends before, or is not ready in time.
 pub(crate) async fn ready(http: &Http, process: Option<&Process>, options: &Options) -> Result<()> {
     let limit = options.load_timeout();
-    let mut why = "it was not asked".to_owned();
+    let mut why = format!("{} has not answered", http.root());
     let asked = async {
         let mut told = false;
         while let Some(because) = unready(http).await {

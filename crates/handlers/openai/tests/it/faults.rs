@@ -89,8 +89,13 @@ async fn an_address_without_a_server_is_told_after_the_time_limit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_the_tls_of_its_address_is_told() {
-    let server = Server::start(|_| Answer::new(200, CARD)).await.unwrap();
-    let mut options = Options::new(server.url("").replace("http:", "https:"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut options = Options::new(format!("https://{}", listener.local_addr().unwrap()));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
     options.load_timeout_s = 1;
     let said = load(options).unwrap_err().to_string();
     assert!(said.contains("no server answers at https://"), "{said}");

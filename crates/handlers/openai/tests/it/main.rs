@@ -4,6 +4,5 @@
 mod commands;
 mod faults;
 mod generic;
-mod llama;
 mod replay;
 mod vllm;
