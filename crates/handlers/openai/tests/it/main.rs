@@ -4,5 +4,6 @@
 mod commands;
 mod faults;
 mod generic;
+mod llama;
 mod replay;
 mod vllm;

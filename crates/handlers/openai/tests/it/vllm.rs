@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use nsbridge_handler::{Finish, FinishReason, Models, TextPiece, TokenText, testing};
+use nsbridge_handler::{Error, Finish, FinishReason, Models, TextPiece, TokenText, testing};
 use nsbridge_openai::{OpenAi, Options};
 use serde_json::{Value, json};
 
@@ -62,6 +62,18 @@ fn chat(text: &str, fields: &Value) -> Value {
 }
 
 #[test]
+fn the_handler_keeps_its_contract() {
+    let setup = setup();
+    for input in [
+        json!({ "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0.0 }),
+        json!({ "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0.0, "n": 2 }),
+        chat("Say hello.", &json!({ "max_tokens": 8, "stop": [" you"] })),
+    ] {
+        assert_eq!(testing::check(&setup.handler, &input), Ok(()), "{input}");
+    }
+}
+
+#[test]
 fn a_reply_ends_with_its_end_token_and_all_tokens_count() {
     let input = chat("What is the capital of France? One word.", &json!({ "max_tokens": 60 }));
     let (pieces, finish) = setup().answer(&input, &[]);
@@ -70,6 +82,13 @@ fn a_reply_ends_with_its_end_token_and_all_tokens_count() {
     assert_eq!(finish.usage.output_tokens, pieces.len() as u64);
     assert!(finish.usage.input_tokens > 10, "{:?}", finish.usage);
     assert!(texts(&pieces).concat().contains("Paris"), "{:?}", texts(&pieces));
+}
+
+#[test]
+fn plain_text_continues_wherever_the_first_attempt_was_lost() {
+    let setup = setup();
+    setup.check_resumed(&json!({ "prompt": "Two bears", "max_tokens": 10, "temperature": 0.0 }));
+    setup.check_resumed(&chat("Count: 1, 2,", &json!({ "max_tokens": 60, "stop": ["5, 6"] })));
 }
 
 #[test]
@@ -84,6 +103,35 @@ fn a_whole_reply_ends_without_a_request() {
         setup.replay.seen("");
         assert_eq!(setup.answer(&input, &pieces).1.reason, finish.reason);
         assert_eq!(setup.replay.seen("/v1/completions"), Vec::<String>::new(), "{input}");
+    }
+}
+
+#[test]
+fn several_replies_take_turns_and_each_continues_after_its_own_pieces() {
+    let input = chat("Tell me a word.", &json!({ "n": 3, "temperature": 1.5, "max_tokens": 6 }));
+    let setup = setup();
+    let pieces = setup.check_turns(&input);
+    assert!(pieces.iter().filter(|piece| piece.finish_reason.is_some()).count() == 3);
+}
+
+impl Setup {
+    #[track_caller]
+    fn check_turns(&self, input: &Value) -> Vec<TextPiece> {
+        let (pieces, finish) = self.answer(input, &[]);
+        let mut told = [0; 3];
+        let mut ended = [false; 3];
+        for piece in &pieces {
+            let due = (0..3).filter(|at| !ended[*at]).min_by_key(|at| told[*at]).unwrap();
+            assert_eq!(piece.index as usize, due);
+            told[due] += 1;
+            ended[due] = piece.finish_reason.is_some();
+        }
+        assert_eq!(finish.usage.output_tokens, pieces.len() as u64);
+        // A sampled continuation is another one: here only its beginning and its turns count.
+        let (resumed, _) = self.answer(input, &pieces[..4]);
+        assert_eq!(texts(&resumed[..4]), texts(&pieces[..4]));
+        assert_eq!(resumed[4].index, pieces[4].index);
+        pieces
     }
 }
 
@@ -118,6 +166,27 @@ fn a_character_of_several_tokens_has_its_text_in_the_last_one() {
 }
 
 #[test]
+fn the_pieces_do_not_show_that_the_server_sends_several_tokens_at_once() {
+    let setup = setup();
+    let format = json!({ "type": "regex", "regex": "日本語🐻‍❄️ ok" });
+    for input in [
+        chat("Hi.", &json!({ "max_tokens": 40, "response_format": format })),
+        chat("Count: 1, 2,", &json!({ "max_tokens": 60, "stop": ["5, 6"] })),
+        chat("Hi.", &json!({ "max_tokens": 10, "logprobs": true, "top_logprobs": 2 })),
+    ] {
+        setup.replay.merge(1);
+        let (pieces, finish) = setup.answer(&input, &[]);
+        for parts in [2, 3, 5, 100] {
+            setup.replay.merge(parts);
+            let (merged, end) = setup.answer(&input, &[]);
+            assert_eq!(texts(&merged), texts(&pieces), "{parts}");
+            assert!(merged == pieces, "{parts}");
+            assert_eq!(end, finish);
+        }
+    }
+}
+
+#[test]
 fn log_probabilities_come_with_their_tokens_and_texts() {
     let fields = json!({ "max_tokens": 10, "logprobs": true, "top_logprobs": 2,
                          "return_token_texts": true });
@@ -131,6 +200,43 @@ fn log_probabilities_come_with_their_tokens_and_texts() {
     }
     let first = pieces[0].token_text.as_ref().map(TokenText::as_bytes);
     assert_eq!(first, Some(pieces[0].text.as_bytes()));
+}
+
+#[test]
+fn the_prompt_is_echoed_and_scored() {
+    let input = json!({ "prompt": "Once upon a time", "echo": true, "prompt_logprobs": 1,
+                        "max_tokens": 3, "temperature": 0.0, "logprobs": true });
+    let setup = setup();
+    let (pieces, finish) = setup.answer(&input, &[]);
+    let prompt = finish.usage.input_tokens as usize;
+    let (of_prompt, reply) = pieces.split_at(prompt);
+    assert_eq!(texts(of_prompt).concat(), "Once upon a time");
+    assert!(of_prompt.iter().all(|piece| piece.prompt));
+    assert_eq!((of_prompt[0].logprob, of_prompt[0].rank), (None, None));
+    for piece in &of_prompt[1..] {
+        let rank = piece.rank.unwrap();
+        assert_eq!(rank == 1, piece.top_logprobs[0].token == piece.token, "{rank}");
+        assert!(piece.logprob.unwrap() < 0.0);
+    }
+    assert_eq!(reply.len(), 3);
+    assert!(reply.iter().all(|piece| !piece.prompt && piece.logprob.is_some()));
+    for at in 1..pieces.len() {
+        assert_eq!(texts(&setup.answer(&input, &pieces[..at]).0), texts(&pieces), "{at}");
+    }
+    let mut scored = input;
+    scored["max_tokens"] = 0.into();
+    let (pieces, finish) = setup.answer(&scored, &[]);
+    assert_eq!((pieces.len(), finish.usage.output_tokens), (prompt, 0));
+}
+
+#[test]
+fn what_the_server_refuses_goes_to_the_client() {
+    let setup = setup();
+    let refused = |input: &Value| testing::answer(&setup.handler, input, SEED, &[]).unwrap_err();
+    let error = refused(&chat("Hi.", &json!({ "max_tokens": 4, "temperature": -1.0 })));
+    assert!(matches!(&error, Error::BadInput(why) if why.contains("temperature")), "{error}");
+    let error = refused(&json!({ "prompt_token_ids": vec![5; 4000], "max_tokens": 4 }));
+    assert!(matches!(&error, Error::BadInput(why) if why.contains("leaves no room")), "{error}");
 }
 
 #[test]
