@@ -27,7 +27,7 @@ use tokio::time::{sleep, timeout};
 use crate::place;
 use crate::progress::{Display, Shown};
 use crate::terminal::{counted, print_line};
-use crate::worker::{Kind, TASK, Task, within};
+use crate::worker::{Kind, Task, engine_options, within};
 
 /// Time limit for loading a model, after which the load is taken to hang.
 const LONGEST_LOAD: Duration = Duration::from_secs(600);
@@ -266,9 +266,7 @@ fn engine_load(
     task: Task,
     models: Models,
 ) -> Result<impl FnOnce() -> nsbridge_handler::Result<()> + Send + 'static> {
-    let mut table = config.handler.clone();
-    table.remove(TASK);
-    let options = toml_to(table, "handler")?;
+    let options = toml_to(engine_options(config.handler.clone(), task), "handler")?;
     Ok(move || {
         Handle::current().block_on(async {
             match task {

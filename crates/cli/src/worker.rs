@@ -199,7 +199,7 @@ const ENTRY_POINT: &str = "entry_point";
 const ENGINE: &str = "engine";
 
 /// Field of `[handler]` that names what the model makes.
-pub(crate) const TASK: &str = "task";
+const TASK: &str = "task";
 
 /// Makes the paths of a model in Python, or of an engine's Python, relative to the folder of the configuration.
 pub(crate) fn within(config: &mut Config, folder: &Path) {
@@ -270,10 +270,16 @@ impl Kind {
     }
 }
 
-fn engine_worker(mut config: Config, task: Task) -> Result<()> {
-    if task != Task::Text && task != Task::JudgedText {
-        config.handler.remove(TASK);
+/// Returns the options of an engine: `[handler]` without a task that has chosen the handler.
+pub(crate) fn engine_options(mut handler: toml::Table, task: Task) -> toml::Table {
+    if matches!(task, Task::Embeddings | Task::Judge) {
+        handler.remove(TASK);
     }
+    handler
+}
+
+fn engine_worker(mut config: Config, task: Task) -> Result<()> {
+    config.handler = engine_options(config.handler, task);
     match task {
         Task::Text => nsbridge::run_async::<Engine>(config)?,
         Task::JudgedText => nsbridge::run_async::<Judged<Engine>>(config)?,
