@@ -296,11 +296,7 @@ fn plain(name: &str, requirements: impl AsRef<Path>) -> Result<PathBuf> {
 }
 
 /// Creates an environment with only the packages of a list, which pip installs with these options.
-fn listed(
-    name: &str,
-    requirements: impl AsRef<Path>,
-    options: &[&'static str],
-) -> Result<PathBuf> {
+fn listed(name: &str, requirements: impl AsRef<Path>, options: &[&'static str]) -> Result<PathBuf> {
     let requirements = root().join(requirements);
     python::environment(name, &requirements, |folder| {
         let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;

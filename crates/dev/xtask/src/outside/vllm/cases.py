@@ -18,12 +18,16 @@ CHATS = (
 )
 SCHEMA = {
     "type": "object",
-    "properties": {"sky": {"enum": ["clear", "gray"]}, "boats": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "properties": {
+        "sky": {"enum": ["clear", "gray"]},
+        "boats": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
     "required": ["sky", "boats"],
     "additionalProperties": False,
 }
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA, "strict": True}}
-TOOL = {"type": "function", "function": {"name": "weather", "description": "Weather at sea.", "parameters": SCHEMA}}
+FUNCTION = {"name": "weather", "description": "Weather at sea.", "parameters": SCHEMA}
+TOOL = {"type": "function", "function": FUNCTION}
 
 # For both endpoints. A reply has at most 10 tokens and is greedy where nothing else is said.
 BOTH = {
@@ -84,7 +88,8 @@ def requests():
         for name, fields in {**BOTH, **own}.items():
             for number, prompt in enumerate(prompts):
                 asked = {key: prompt, **_COMMON, **fields}
-                yield f"{endpoint}::{name}[{number}]", endpoint, {k: v for k, v in asked.items() if v is not None}
+                given = {field: value for field, value in asked.items() if value is not None}
+                yield f"{endpoint}::{name}[{number}]", endpoint, given
     begun = [*CHATS[0], {"role": "assistant", "content": "The whale"}]
     asked = {"messages": begun, "continue_final_message": True, "add_generation_prompt": False, **_COMMON}
     yield "chat::continue_final_message", "chat", asked

@@ -32,8 +32,8 @@ def _joined(chunks):
     for chunk in chunks:
         usage = _usage(chunk) or usage
         for choice in chunk["choices"]:
-            empty = {"text": "", "finish_reason": None, "calls": [], "logprobs": None, "prompt_logprobs": None}
-            whole = choices.setdefault(choice["index"], empty)
+            empty = {"finish_reason": None, "logprobs": None, "prompt_logprobs": None}
+            whole = choices.setdefault(choice["index"], {"text": "", "calls": [], **empty})
             whole["text"] += (choice["text"] if "text" in choice else choice["delta"]["content"]) or ""
             whole["finish_reason"] = choice["finish_reason"] or whole["finish_reason"]
             for name, values in (_logprobs(choice) or {}).items():
@@ -66,7 +66,7 @@ def difference(expected, found, at="reply"):
         pairs = [(f"{at}.{name}", expected[name], found[name]) for name in expected]
     elif isinstance(expected, list) and isinstance(found, list):
         if len(expected) != len(found):
-            return f"{at} has {len(found)} entries instead of {len(expected)}: {found!r} instead of {expected!r}"
+            return f"{at} has {len(found)} entries and not {len(expected)}: {found!r} and not {expected!r}"
         pairs = [(f"{at}[{index}]", *pair) for index, pair in enumerate(zip(expected, found))]
     elif isinstance(expected, float) and isinstance(found, (int, float)):
         close = abs(expected - found) <= TOLERANCE

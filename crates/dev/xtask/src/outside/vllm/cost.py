@@ -1,9 +1,10 @@
-"""Cost of the bridge: tokens/s and time to the first token of concurrent streams, beside vLLM's own OpenAI server.
+"""Cost of the bridge: tokens/s and time to the first token of streams, beside vLLM's own OpenAI server.
 
-Three ways lead to vLLM with the same model and options: its own server; gateway, queue and worker; queue and worker
-alone, by the Python client. In each round each way has all its streams at once, one way after another, and the first
-way is another one in the next round. Each engine has one thread (`OMP_NUM_THREADS=1`). Clients, broker, worker and
-vLLM share the cores of the machine. A ratio and a difference are those within a round; the table has their medians.
+Three ways lead to vLLM with the same model and options: its own server; gateway, queue and worker; queue and
+worker alone, by the Python client. In each round each way has all its streams at once, one way after another,
+and the first way is another one in the next round. Each engine has one thread (`OMP_NUM_THREADS=1`). Clients,
+broker, worker and vLLM share the cores of the machine. A ratio and a difference are those within a round; the
+table has their medians.
 
 `COST_STREAMS` (default 1,16,64) and `COST_ROUNDS` (default 5) change how much is measured.
 """
@@ -55,10 +56,11 @@ def options():
 
 async def over_http(session, url, key, prompt):
     """Reads a stream of completions. Returns the time of its first text and the number of its tokens."""
-    body = {"model": report.MODEL, "prompt": prompt, "stream": True, "stream_options": {"include_usage": True}}
+    body = {"model": report.MODEL, "prompt": prompt, "stream": True, **options()}
+    body["stream_options"] = {"include_usage": True}
     first, tokens = None, 0
     headers = {"authorization": f"Bearer {key}"}
-    async with session.post(f"{url}/v1/completions", json={**body, **options()}, headers=headers) as response:
+    async with session.post(f"{url}/v1/completions", json=body, headers=headers) as response:
         response.raise_for_status()
         async for line in response.content:
             if first is None and line.startswith(b"data: {"):
@@ -95,7 +97,8 @@ async def measured(ways):
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
                 # No two streams have the same prompt, and all prompts have about the same length.
-                told = [f"Captain {100 + index} of the {name} told tale {100 + number}:" for index in range(streams)]
+                tale = f"of the {name} told tale {100 + number}:"
+                told = [f"Captain {100 + index} {tale}" for index in range(streams)]
                 found = await round_of(ways[name], told)
                 # The first round warms up.
                 if number >= 0:

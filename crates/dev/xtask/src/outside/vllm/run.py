@@ -1,7 +1,7 @@
 """A worker that runs vLLM, behind queue and gateway, beside vLLM's own OpenAI server.
 
 Both have the same model and options. OpenAI's official client sends each request of `cases.py` to both. Texts,
-log-probabilities and usage must be equal, but for the differences of `differences.py`.
+log-probabilities and usage must be equal, except for the differences in `differences.py`.
 """
 
 import functools
@@ -21,8 +21,8 @@ import server
 
 ROOT = os.environ["OUTSIDE_ROOT"]
 ENGINES = os.path.join(ROOT, "crates/handlers/python/engines")
-# Tokens of the reply that is canceled, and those that may be made after its client is gone: those in the gateway and
-# those of the step in progress.
+# Tokens of the reply that is canceled, those that are read before, and those that may be made afterwards, until
+# gateway and worker have noticed.
 LONG, BEFORE_THE_END, AFTER_THE_END = 1500, 10, 40
 
 
@@ -32,17 +32,22 @@ def client_of(url, key):
     return client
 
 
-def answered_alike(gateway, own, name, endpoint, fields, used):
+def answered_alike(gateway, own, endpoint, fields, used):
     expected = compare.ask(own, endpoint, fields)
     found = compare.ask(gateway, endpoint, fields)
-    applied = differences.apply(endpoint, fields, expected, found)
-    used.update(applied)
+    existing = differences.of(fields, expected, found)
+    changes = {name: value for each in existing for name, value in each.changes(fields).items()}
+    if changes:
+        expected = compare.ask(own, endpoint, {**fields, **changes})
+    for each in existing:
+        each.change(fields, expected, found)
+    used.update(existing)
     told = compare.difference(expected, found)
     assert told is None, f"{told} (vLLM: {expected['choices'][0]['text']!r})"
 
 
 def each_difference_exists(used):
-    unused = [name for name in differences.ALL if name not in used]
+    unused = [each.__name__ for each in differences.ALL if each not in used]
     assert not unused, f"no reply has the differences {unused}"
 
 
@@ -50,8 +55,9 @@ def the_capital_of_france():
     """Asks through the queue, without a gateway."""
     question = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0,
                 "max_tokens": 24}
-    command = [os.environ["OUTSIDE_BINARY"], "ask", "--broker", os.environ["OUTSIDE_BROKER"], "--keyring",
-               os.path.join(server.PLACE, "keys.json"), "--model", report.MODEL, "--input", json.dumps(question)]
+    keys = os.path.join(server.PLACE, "keys.json")
+    command = [os.environ["OUTSIDE_BINARY"], "ask", "--broker", os.environ["OUTSIDE_BROKER"], "--keyring", keys,
+               "--model", report.MODEL, "--input", json.dumps(question)]
     lines = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, encoding="utf-8").stdout
     text = "".join(json.loads(line)["text"] for line in lines.splitlines())
     assert "Paris" in text, f"the reply is {text!r}"
@@ -105,7 +111,8 @@ def pyright_strict():
     project = {"include": [ENGINES], "extraPaths": paths, "typeCheckingMode": "strict"}
     with open("pyrightconfig.json", "w", encoding="utf-8") as file:
         json.dump(project, file)
-    checked([sys.executable, "-m", "pyright", "--project", "pyrightconfig.json", "--pythonpath", sys.executable], ".")
+    python = ["--pythonpath", sys.executable]
+    checked([sys.executable, "-m", "pyright", "--project", "pyrightconfig.json", *python], ".")
 
 
 def mypy_strict():
@@ -119,7 +126,7 @@ def main():
         report.test(the_capital_of_france)
         used = set()
         for name, endpoint, fields in cases.requests():
-            body = functools.partial(answered_alike, gateway, own, name, endpoint, fields, used)
+            body = functools.partial(answered_alike, gateway, own, endpoint, fields, used)
             body.__name__ = name
             report.test(body)
         for body, argument in [(each_difference_exists, used), (a_closed_stream_leaves_vllm, gateway)]:

@@ -46,10 +46,10 @@ def running():
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     with open("server.log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen([*command, *options()], env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen([*command, "--port", str(port), *options()], env=environment, stdout=log, stderr=log)
     try:
         end = time.monotonic() + START_WITHIN_S
         while not answers(url):
