@@ -1,8 +1,8 @@
 """Differences of the gateway's replies from those of vLLM's server that are right.
 
-Each is a class whose text is the reason. `is_in` tells if a pair of replies may have the difference. `changes`
-are fields with which vLLM's server is asked again, and `change` makes of its reply what the gateway must say,
-exactly.
+Each is a class whose text is the reason. `is_in` tells if a pair of replies may have the difference.
+`changes` are fields with which vLLM's server is asked again, and `change` makes of its reply what the gateway
+must say, exactly.
 """
 
 import functools
@@ -36,8 +36,8 @@ class LikeliestTokens:
 
 
 class PartsOfCharacters:
-    """A token that is a part of a character is written as its bytes, as by OpenAI. vLLM writes no text for it,
-    and the whole character for its last token. A text offset counts the characters of the text before a token."""
+    """A token that is a part of a character is written as its bytes, as by OpenAI. vLLM writes no text for
+    it, and the whole character for its last token. A text offset counts the characters before a token."""
 
     @staticmethod
     def is_in(fields, expected, found):

@@ -1,7 +1,7 @@
 """A worker that runs vLLM, behind queue and gateway, beside vLLM's own OpenAI server.
 
-Both have the same model and options. OpenAI's official client sends each request of `cases.py` to both. Texts,
-log-probabilities and usage must be equal, except for the differences in `differences.py`.
+Both have the same model and options. OpenAI's official client sends each request of `cases.py` to both.
+Texts, log-probabilities and usage must be equal, except for the differences in `differences.py`.
 """
 
 import functools
@@ -21,8 +21,8 @@ import server
 
 ROOT = os.environ["OUTSIDE_ROOT"]
 ENGINES = os.path.join(ROOT, "crates/handlers/python/engines")
-# Tokens of the reply that is canceled, those that are read before, and those that may be made afterwards, until
-# gateway and worker have noticed.
+# Tokens of the reply that is canceled, those that are read before, and those that may be made afterwards,
+# until gateway and worker have noticed.
 LONG, BEFORE_THE_END, AFTER_THE_END = 1500, 10, 40
 
 
@@ -56,8 +56,8 @@ def the_capital_of_france():
     question = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0,
                 "max_tokens": 24}
     keys = os.path.join(server.PLACE, "keys.json")
-    command = [os.environ["OUTSIDE_BINARY"], "ask", "--broker", os.environ["OUTSIDE_BROKER"], "--keyring", keys,
-               "--model", report.MODEL, "--input", json.dumps(question)]
+    command = [os.environ["OUTSIDE_BINARY"], "ask", "--broker", os.environ["OUTSIDE_BROKER"],
+               "--keyring", keys, "--model", report.MODEL, "--input", json.dumps(question)]
     lines = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, encoding="utf-8").stdout
     text = "".join(json.loads(line)["text"] for line in lines.splitlines())
     assert "Paris" in text, f"the reply is {text!r}"

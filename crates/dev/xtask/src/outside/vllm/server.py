@@ -49,7 +49,8 @@ def running():
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     with open("server.log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen([*command, "--port", str(port), *options()], env=environment, stdout=log, stderr=log)
+        command += ["--port", str(port), *options()]
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
         end = time.monotonic() + START_WITHIN_S
         while not answers(url):
