@@ -27,6 +27,7 @@ use tokio::time::{sleep, timeout};
 use crate::place;
 use crate::progress::{Display, Shown};
 use crate::terminal::{counted, print_line};
+use crate::worker::images::WithImages;
 use crate::worker::{Kind, Task, engine_options, within};
 
 /// Time limit for loading a model, after which the load is taken to hang.
@@ -261,22 +262,22 @@ async fn model(config: &Config, display: Display) -> Finding {
 }
 
 /// Returns the load of a model by an engine.
-fn engine_load(
-    config: &Config,
-    task: Task,
-    models: Models,
-) -> Result<impl FnOnce() -> nsbridge_handler::Result<()> + Send + 'static> {
-    let options = toml_to(engine_options(config.handler.clone(), task), "handler")?;
-    Ok(move || {
-        Handle::current().block_on(async {
-            match task {
-                Task::Text | Task::JudgedText => drop(<Engine>::load(options, models).await?),
-                Task::Embeddings => drop(Engine::<EmbeddingTask>::load(options, models).await?),
-                Task::Judge => drop(Engine::<JudgeTask>::load(options, models).await?),
-            }
-            Ok(())
-        })
-    })
+fn engine_load(config: &Config, task: Task, models: Models) -> Result<Load> {
+    let options = engine_options(config, task)?;
+    match task {
+        Task::Text | Task::JudgedText => load_of::<WithImages<Engine>>(options, models),
+        Task::Embeddings => load_of::<Engine<EmbeddingTask>>(options, models),
+        Task::Judge => load_of::<Engine<JudgeTask>>(options, models),
+    }
+}
+
+/// Load of a model, which may block.
+type Load = Box<dyn FnOnce() -> nsbridge_handler::Result<()> + Send>;
+
+/// Returns the load of a model by a handler.
+fn load_of<H: AsyncHandler>(options: toml::Table, models: Models) -> Result<Load> {
+    let options: H::Options = toml_to(options, "handler")?;
+    Ok(Box::new(move || Handle::current().block_on(H::load(options, models)).map(drop)))
 }
 
 async fn python(config: &Config, models: Models) -> Finding {

@@ -1,6 +1,8 @@
 //! `nsbridge worker`: a worker with the Llama handler, with that for embeddings, with a judge, with an
 //! engine such as vLLM, or with a model in Python.
 
+pub(crate) mod images;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,6 +19,7 @@ use nsbridge_store::{Location, Wanted};
 use serde::Deserialize;
 use toml::Value;
 
+use self::images::WithImages;
 use crate::place::{json, weights};
 
 /// Takes requests from a model's queue and answers them until SIGTERM or Ctrl-C.
@@ -201,12 +204,12 @@ const ENGINE: &str = "engine";
 /// Field of `[handler]` that names what the model makes.
 const TASK: &str = "task";
 
-/// Makes the paths of a model in Python, or of an engine's Python, relative to the folder of the configuration.
+/// Makes the paths of a model in Python, or of an engine, relative to the folder of the configuration.
 pub(crate) fn within(config: &mut Config, folder: &Path) {
-    for field in [ENTRY_POINT, "output", "python"] {
+    for field in [ENTRY_POINT, "images", "output", "python"] {
         let Some(Value::String(path)) = config.handler.get_mut(field) else { continue };
         // A lone name of an interpreter is looked up in PATH.
-        if field == "python" && !path.contains('/') {
+        if field == "python" && !path.contains('/') || path.contains("://") {
             continue;
         }
         if let Some(joined) = folder.join(&*path).to_str() {
@@ -270,19 +273,26 @@ impl Kind {
     }
 }
 
-/// Returns the options of an engine: `[handler]` without a task that has chosen the handler.
-pub(crate) fn engine_options(mut handler: toml::Table, task: Task) -> toml::Table {
-    if matches!(task, Task::Embeddings | Task::Judge) {
-        handler.remove(TASK);
+/// Returns the options of an engine: `[handler]` without a task that has chosen the handler, and with the
+/// access to the place of the images.
+///
+/// # Errors
+///
+/// Returns an error if the place of the images is none.
+pub(crate) fn engine_options(config: &Config, task: Task) -> Result<toml::Table> {
+    let mut handler = config.handler.clone();
+    match task {
+        Task::Embeddings | Task::Judge => drop(handler.remove(TASK)),
+        Task::Text | Task::JudgedText => images::place(&mut handler, &config.store)?,
     }
-    handler
+    Ok(handler)
 }
 
 fn engine_worker(mut config: Config, task: Task) -> Result<()> {
-    config.handler = engine_options(config.handler, task);
+    config.handler = engine_options(&config, task)?;
     match task {
-        Task::Text => nsbridge::run_async::<Engine>(config)?,
-        Task::JudgedText => nsbridge::run_async::<Judged<Engine>>(config)?,
+        Task::Text => nsbridge::run_async::<WithImages<Engine>>(config)?,
+        Task::JudgedText => nsbridge::run_async::<Judged<WithImages<Engine>>>(config)?,
         Task::Embeddings => nsbridge::run_async::<Engine<EmbeddingTask>>(config)?,
         Task::Judge => nsbridge::run_async::<Engine<JudgeTask>>(config)?,
     }
@@ -319,6 +329,12 @@ mod tests {
         assert_eq!(field(&config, "entry_point"), "/etc/w/model.py:A");
         assert_eq!(field(&config, "python"), "/etc/w/env/bin/python");
         assert_eq!(field(&config, "output"), "/o");
+        for (given, resolved) in [("seen", "/etc/w/seen"), ("s3://b/seen", "s3://b/seen")] {
+            let text = format!("engine = \"vllm\"\nimages = \"{given}\"");
+            config.handler = toml::from_str(&text).unwrap();
+            within(&mut config, Path::new("/etc/w"));
+            assert_eq!(field(&config, "images"), resolved);
+        }
         config.handler = toml::from_str("engine = \"vllm\"").unwrap();
         assert_eq!(Kind::of(&config), Kind::Engine(Task::Text));
         config.handler = toml::from_str("engine = \"vllm\"\ntask = \"embed\"").unwrap();
