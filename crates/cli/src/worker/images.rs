@@ -4,8 +4,8 @@ use std::fmt;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use nsbridge_handler::{
-    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, MultimodalInput,
-    Result, TextInput,
+    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Image, Measure, Models,
+    MultimodalInput, Result, TextInput,
 };
 use nsbridge_store::{Location, SmallFiles, StoreConfig};
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
@@ -91,7 +91,7 @@ impl<H> WithImages<H> {
                 if hex(&Sha256::digest(&bytes)) != digest {
                     return Err(refused("has another content in the store of images"));
                 }
-                let Some(kind) = kind(&bytes) else {
+                let Some(kind) = Image::type_of(&bytes) else {
                     return Err(refused("is no PNG, JPEG, WebP or GIF"));
                 };
                 left -= bytes.len() as u64;
@@ -104,17 +104,6 @@ impl<H> WithImages<H> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Returns the type of an image by its first bytes.
-fn kind(bytes: &[u8]) -> Option<&'static str> {
-    match bytes {
-        [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
-        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
-        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
-        _ => None,
-    }
 }
 
 impl<H: AsyncHandler<Input = MultimodalInput>> AsyncHandler for WithImages<H> {

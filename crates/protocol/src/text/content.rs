@@ -181,6 +181,17 @@ impl Image {
         Self { url: url.into(), detail: None }
     }
 
+    /// Returns the type of an image by its first bytes; `None` if it is no PNG, JPEG, WebP or GIF.
+    pub fn type_of(bytes: &[u8]) -> Option<&'static str> {
+        match bytes {
+            [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
+            [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+            [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+            _ => None,
+        }
+    }
+
     /// Returns the number of bytes of the image as it is written.
     pub fn bytes(&self) -> usize {
         self.url.len()
@@ -416,6 +427,16 @@ mod tests {
         }
         let none = json!([{ "type": "image_url" }]);
         assert!(read(&none).unwrap_err().contains("has no `image_url`"));
+    }
+
+    #[test]
+    fn the_type_of_an_image_is_in_its_first_bytes() {
+        assert_eq!(Image::type_of(b"\x89PNG\r\n\x1a\n"), Some("image/png"));
+        assert_eq!(Image::type_of(&[0xff, 0xd8, 0xff, 0xe0]), Some("image/jpeg"));
+        assert_eq!(Image::type_of(b"GIF89a"), Some("image/gif"));
+        assert_eq!(Image::type_of(b"RIFF\0\0\0\0WEBPVP8 "), Some("image/webp"));
+        assert_eq!(Image::type_of(b"RIFF\0\0\0\0WAVE"), None);
+        assert_eq!(Image::type_of(b""), None);
     }
 
     #[test]
