@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::Deref;
 
-use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
@@ -264,16 +265,35 @@ struct Given {
     kind: String,
     #[serde(default)]
     text: String,
-    #[serde(default)]
-    image_url: Option<GivenImage>,
+    #[serde(default, deserialize_with = "image")]
+    image_url: Option<Image>,
 }
 
-/// Image as clients write it: an object, or its URL.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum GivenImage {
-    Url(String),
-    Image(Image),
+/// Deserializes an image as clients write it: an object, or its URL.
+fn image<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Image>, D::Error> {
+    struct Given;
+
+    impl<'de> Visitor<'de> for Given {
+        type Value = Image;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object with the `url` of an image, or that URL, as `image_url`")
+        }
+
+        fn visit_str<E>(self, url: &str) -> Result<Image, E> {
+            Ok(Image::new(url))
+        }
+
+        fn visit_string<E>(self, url: String) -> Result<Image, E> {
+            Ok(Image::new(url))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Image, A::Error> {
+            Image::deserialize(MapAccessDeserializer::new(fields))
+        }
+    }
+
+    deserializer.deserialize_any(Given).map(Some)
 }
 
 impl Given {
@@ -282,10 +302,6 @@ impl Given {
         match (&*self.kind, self.image_url) {
             ("text", _) => content.push_text(&self.text),
             ("image_url", Some(image)) => {
-                let image = match image {
-                    GivenImage::Url(url) => Image::new(url),
-                    GivenImage::Image(image) => image,
-                };
                 image.check()?;
                 content.push_image(image);
             }
@@ -427,6 +443,10 @@ mod tests {
         }
         let none = json!([{ "type": "image_url" }]);
         assert!(read(&none).unwrap_err().contains("has no `image_url`"));
+        let empty = json!([{ "type": "image_url", "image_url": {} }]);
+        assert!(read(&empty).unwrap_err().contains("missing field `url`"));
+        let odd = json!([{ "type": "image_url", "image_url": 7 }]);
+        assert!(read(&odd).unwrap_err().contains("an object with the `url` of an image"));
     }
 
     #[test]
