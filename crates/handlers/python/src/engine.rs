@@ -26,17 +26,21 @@ use crate::plan::{EnginePlan, Plan};
 const KILL_AFTER: Duration = Duration::from_secs(20);
 
 /// Modules of the adapters, which the processes import.
-const MODULES: [(&str, &str); 15] = [
+const MODULES: [(&str, &str); 19] = [
     ("engine_chat.py", include_str!("../engines/engine_chat.py")),
     ("engine_detokenize.py", include_str!("../engines/engine_detokenize.py")),
     ("engine_guard.py", include_str!("../engines/engine_guard.py")),
+    ("engine_images.py", include_str!("../engines/engine_images.py")),
+    ("engine_pooling.py", include_str!("../engines/engine_pooling.py")),
     ("engine_prompt.py", include_str!("../engines/engine_prompt.py")),
     ("engine_reply.py", include_str!("../engines/engine_reply.py")),
     ("engine_request.py", include_str!("../engines/engine_request.py")),
     ("engine_text.py", include_str!("../engines/engine_text.py")),
     ("engine_words.py", include_str!("../engines/engine_words.py")),
+    ("vllm_adapters.py", include_str!("../engines/vllm_adapters.py")),
     ("vllm_engine.py", include_str!("../engines/vllm_engine.py")),
     ("vllm_forced.py", include_str!("../engines/vllm_forced.py")),
+    ("vllm_images.py", include_str!("../engines/vllm_images.py")),
     ("vllm_measures.py", include_str!("../engines/vllm_measures.py")),
     ("vllm_options.py", include_str!("../engines/vllm_options.py")),
     ("vllm_pooling.py", include_str!("../engines/vllm_pooling.py")),
