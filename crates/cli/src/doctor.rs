@@ -11,6 +11,7 @@ use nsbridge_handler::source::LoadProgress;
 use nsbridge_handler::{AsyncHandler, Models};
 use nsbridge_judged::{Judge as _, JudgeOptions, Judged, JudgedOptions, Rules, RulesOptions};
 use nsbridge_llama::{Embedder, Llama};
+use nsbridge_openai::{OpenAi, OpenAiEmbedder};
 use nsbridge_protocol::topology::{
     LARGEST_BODY, PROBE_KEY, REPLY_EXCHANGE, bulk_queue, control_queue, dead_queue, model_queue,
     reply_queue, run_record,
@@ -27,10 +28,13 @@ use tokio::time::{sleep, timeout};
 use crate::place;
 use crate::progress::{Display, Shown};
 use crate::terminal::{counted, print_line};
-use crate::worker::{Kind, Task, engine_options, within};
+use crate::worker::{Kind, Task, engine_options, server_options, within};
 
 /// Time limit for loading a model, after which the load is taken to hang.
 const LONGEST_LOAD: Duration = Duration::from_secs(600);
+
+/// Time limit of a server that the worker does not start, in seconds. A worker waits longer for it.
+const SERVER_LIMIT_S: u64 = 5;
 
 /// Time limit of the checks on an open connection to the broker.
 const BROKER_LIMIT: Duration = Duration::from_secs(20);
@@ -237,6 +241,9 @@ async fn model(config: &Config, display: Display) -> Finding {
     if kind == Kind::Python {
         return python(config, models).await;
     }
+    if let Kind::Server(task) = kind {
+        return server(config, task, models).await;
+    }
     let place = models.require("target").map_err(|error| anyhow!("{error}"))?.place();
     if let Kind::Engine(task) = kind {
         let took = loads(&place, LONGEST_LOAD, engine_load(config, task, models)?).await?;
@@ -277,6 +284,26 @@ fn engine_load(
             Ok(())
         })
     })
+}
+
+async fn server(config: &Config, task: Task, models: Models) -> Finding {
+    let options = server_options(config.handler.clone(), task)?;
+    let mut options: nsbridge_openai::Options = toml_to(options, "handler")?;
+    if options.command.is_empty() {
+        options.load_timeout_s = options.load_timeout_s.min(SERVER_LIMIT_S);
+    }
+    let place = options.url.clone();
+    let load = move || {
+        Handle::current().block_on(async {
+            match task {
+                Task::Embeddings => drop(OpenAiEmbedder::load(options, models).await?),
+                _ => drop(OpenAi::load(options, models).await?),
+            }
+            Ok(())
+        })
+    };
+    let took = loads(&place, LONGEST_LOAD, load).await?;
+    Ok(format!("the server at {place} can be used; it took {took:.1} s"))
 }
 
 async fn python(config: &Config, models: Models) -> Finding {

@@ -1,5 +1,5 @@
 //! `nsbridge worker`: a worker with the Llama handler, with that for embeddings, with a judge, with an
-//! engine such as vLLM, or with a model in Python.
+//! engine such as vLLM, in front of a server of OpenAI's API, or with a model in Python.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use nsbridge_base::config::Environment;
 use nsbridge_handler::Batched;
 use nsbridge_judged::{Judged, Rules, Scoring};
 use nsbridge_llama::{Embedder, Llama};
+use nsbridge_openai::{OpenAi, OpenAiEmbedder};
 use nsbridge_protocol::ModelName;
 use nsbridge_python::{EmbeddingTask, Engine, JudgeTask, Python};
 use nsbridge_store::{Location, Wanted};
@@ -24,7 +25,8 @@ use crate::place::{json, weights};
 #[command(group(clap::ArgGroup::new("code").args(["python", "engine"])))]
 #[command(after_help = "Examples:\n  nsbridge worker --config examples/worker.toml\n  \
     nsbridge worker --python model.py --model parrot --keyring keys.json\n  \
-    nsbridge worker --engine vllm --model qwen --weights ./Qwen3-8B --keyring keys.json\n\n\
+    nsbridge worker --engine vllm --model qwen --weights ./Qwen3-8B --keyring keys.json\n  \
+    nsbridge worker --engine openai --url http://127.0.0.1:8000 --model qwen --keyring keys.json\n\n\
     Each field of the configuration can be set by NSBRIDGE_<SECTION>__<FIELD> in the environment.\n\
     deploy/worker.example.toml documents them all. With a table [judge], prompts and replies are\n\
     judged: docs/handlers.md, \"Judged replies\".")]
@@ -35,9 +37,13 @@ pub(crate) struct Arguments {
     /// Model in Python: the file, or FILE:CLASS. Sets `entry_point` in [handler].
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
-    /// Engine that runs the model, such as vllm. Sets `engine` in [handler].
+    /// Engine that runs the model, such as vllm; openai is any server of OpenAI's API. Sets `engine` in
+    /// [handler].
     #[arg(long, value_name = "NAME", conflicts_with = "python")]
     engine: Option<String>,
+    /// Address of the server, for the engine openai. Sets `url` in [handler].
+    #[arg(long, value_name = "URL", requires = "engine")]
+    url: Option<String>,
     /// Loads the model in Python again when its sources change, and logs what it prints and the
     /// tracebacks of its exceptions, for development. Both may hold plaintext of requests.
     #[arg(long, requires = "python")]
@@ -125,7 +131,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 }
 
 fn serve(arguments: Arguments) -> Result<()> {
-    let Arguments { config: file, python, engine, reload, settings, without_file } = arguments;
+    let Arguments { config: file, python, engine, url, reload, settings, without_file } = arguments;
     let mut config = match without_file.model {
         Some(model) => WithoutFile { model: None, ..without_file }.config(&model)?,
         None if (python.is_some() || engine.is_some()) && !file.exists() => bail!(
@@ -139,6 +145,12 @@ fn serve(arguments: Arguments) -> Result<()> {
         let python = python.to_str().context("the path of --python must be UTF-8")?;
         config.handler.insert(ENTRY_POINT.to_owned(), Value::String(python.to_owned()));
     }
+    if let (Some(engine), Some(url)) = (&engine, url) {
+        if engine != SERVER {
+            bail!("--url is the address of a server: it needs --engine {SERVER}, not {engine}");
+        }
+        config.handler.insert("url".to_owned(), Value::String(url));
+    }
     if let Some(engine) = engine {
         config.handler.insert(ENGINE.to_owned(), Value::String(engine));
     }
@@ -148,12 +160,13 @@ fn serve(arguments: Arguments) -> Result<()> {
     }
     settings.set(&mut config.handler)?;
     let kind = Kind::of(&config);
-    if matches!(kind, Kind::Python | Kind::Engine(_)) {
+    if matches!(kind, Kind::Python | Kind::Engine(_) | Kind::Server(_)) {
         within(&mut config, file.parent().unwrap_or(Path::new("")));
     }
     match kind {
         Kind::Python => nsbridge::run_async::<Python>(config)?,
         Kind::Engine(task) => engine_worker(config, task)?,
+        Kind::Server(task) => server_worker(config, task)?,
         Kind::Embeddings => nsbridge::run_async::<Embedder>(config)?,
         Kind::Judge => nsbridge::run_async::<Batched<Scoring<Rules>>>(as_judge(config))?,
         Kind::JudgedText => nsbridge::run_async::<Judged<Llama>>(config)?,
@@ -198,15 +211,23 @@ const ENTRY_POINT: &str = "entry_point";
 /// Field of `[handler]` with a table of the own engine's options, or with the name of another engine.
 const ENGINE: &str = "engine";
 
+/// Name of the engine that is a server of OpenAI's API.
+const SERVER: &str = "openai";
+
 /// Field of `[handler]` that names what the model makes.
 const TASK: &str = "task";
 
-/// Makes the paths of a model in Python, or of an engine's Python, relative to the folder of the configuration.
+/// Makes the paths of a model in Python, of an engine's Python, or of a server relative to the folder of the
+/// configuration.
 pub(crate) fn within(config: &mut Config, folder: &Path) {
-    for field in [ENTRY_POINT, "output", "python"] {
-        let Some(Value::String(path)) = config.handler.get_mut(field) else { continue };
-        // A lone name of an interpreter is looked up in PATH.
-        if field == "python" && !path.contains('/') {
+    for field in [ENTRY_POINT, "output", "api_key_file", "python", "command"] {
+        let path = match config.handler.get_mut(field) {
+            Some(Value::Array(command)) => command.first_mut(),
+            other => other,
+        };
+        let Some(Value::String(path)) = path else { continue };
+        // A lone name of a program is looked up in PATH.
+        if matches!(field, "python" | "command") && !path.contains('/') {
             continue;
         }
         if let Some(joined) = folder.join(&*path).to_str() {
@@ -230,9 +251,11 @@ pub(crate) enum Kind {
     Python,
     /// Replies of an engine in Python.
     Engine(Task),
+    /// Replies of a server of OpenAI's API.
+    Server(Task),
 }
 
-/// Kind of reply that an engine makes.
+/// Kind of reply that an engine or a server makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Text of a language model.
@@ -258,8 +281,10 @@ impl Kind {
             _ if config.judge.is_some() => Task::JudgedText,
             _ => Task::Text,
         };
-        if config.handler.get(ENGINE).is_some_and(Value::is_str) {
-            return Self::Engine(task);
+        match config.handler.get(ENGINE).and_then(Value::as_str) {
+            Some(SERVER) => return Self::Server(task),
+            Some(_) => return Self::Engine(task),
+            None => {}
         }
         match task {
             Task::Text => Self::Text,
@@ -276,6 +301,32 @@ pub(crate) fn engine_options(mut handler: toml::Table, task: Task) -> toml::Tabl
         handler.remove(TASK);
     }
     handler
+}
+
+/// Returns the options of a server: those of an engine without its name.
+///
+/// # Errors
+///
+/// Returns an error if the task is none of a server.
+pub(crate) fn server_options(mut handler: toml::Table, task: Task) -> Result<toml::Table> {
+    if task == Task::Judge {
+        bail!(
+            "[handler] task is judge, and a server of OpenAI's API has no scores: leave task out for text, or \
+             set it to embed for vectors"
+        );
+    }
+    handler.remove(ENGINE);
+    Ok(engine_options(handler, task))
+}
+
+fn server_worker(mut config: Config, task: Task) -> Result<()> {
+    config.handler = server_options(config.handler, task)?;
+    match task {
+        Task::JudgedText => nsbridge::run_async::<Judged<OpenAi>>(config)?,
+        Task::Embeddings => nsbridge::run_async::<OpenAiEmbedder>(config)?,
+        Task::Text | Task::Judge => nsbridge::run_async::<OpenAi>(config)?,
+    }
+    Ok(())
 }
 
 fn engine_worker(mut config: Config, task: Task) -> Result<()> {
@@ -303,7 +354,7 @@ mod tests {
 
     use nsbridge::worker::{BrokerConfig, Config, KeysConfig, WorkerConfig};
 
-    use super::{Kind, Task, within};
+    use super::{Kind, Task, server_options, within};
 
     #[test]
     fn paths_of_a_model_in_python_are_relative_to_the_file() {
@@ -323,6 +374,13 @@ mod tests {
         assert_eq!(Kind::of(&config), Kind::Engine(Task::Text));
         config.handler = toml::from_str("engine = \"vllm\"\ntask = \"embed\"").unwrap();
         assert_eq!(Kind::of(&config), Kind::Engine(Task::Embeddings));
+        let server = "engine = \"openai\"\ncommand = [\"bin/vllm\", \"a/b\"]\napi_key_file = \"key\"";
+        config.handler = toml::from_str(server).unwrap();
+        assert_eq!(Kind::of(&config), Kind::Server(Task::Text));
+        within(&mut config, Path::new("/etc/w"));
+        assert_eq!(field(&config, "api_key_file"), "/etc/w/key");
+        let command = toml::Value::from(vec!["/etc/w/bin/vllm", "a/b"]);
+        assert_eq!(config.handler["command"], command);
         // The own engine's options are a table of this name.
         config.handler = toml::from_str("engine = { tensor_parallel_degree = 2 }").unwrap();
         assert_eq!(Kind::of(&config), Kind::Text);
@@ -330,5 +388,13 @@ mod tests {
             toml::from_str("entry_point = \"/m.py\"\npython = \"python3.12\"").unwrap();
         within(&mut config, Path::new("/etc/w"));
         assert_eq!(field(&config, "python"), "python3.12");
+    }
+
+    #[test]
+    fn a_server_has_no_scores() {
+        let handler = toml::from_str::<toml::Table>("engine = \"openai\"\ntask = \"judge\"").unwrap();
+        let error = server_options(handler.clone(), Task::Judge).unwrap_err().to_string();
+        assert!(error.starts_with("[handler] task is judge, and a server"), "{error}");
+        assert!(server_options(handler, Task::Embeddings).unwrap().is_empty());
     }
 }

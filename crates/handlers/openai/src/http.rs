@@ -132,6 +132,11 @@ impl Http {
         Ok(Answer { status, body: body.to_bytes() })
     }
 
+    /// Sends JSON and returns the answer as a whole. There is no time limit, as for [`open`](Self::open).
+    pub(crate) async fn wait(&self, path: &str, body: &Value) -> Result<Answer, HttpError> {
+        self.read(path, self.open(path, body).await?).await
+    }
+
     /// Sends JSON, and decodes the answer of a server that must have one.
     ///
     /// # Errors

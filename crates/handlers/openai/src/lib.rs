@@ -1,6 +1,6 @@
 //! Handler in front of a server of OpenAI's API.
 //!
-//! [`OpenAi`] passes each request to a server: that of vLLM, SGLang, llama.cpp or any other. The
+//! [`OpenAi`] passes each request for text to a server, and [`OpenAiEmbedder`] each for vectors: that of vLLM, SGLang, llama.cpp or any other. The
 //! server runs on this host or another one, or is a child process. What kind of server it is, its
 //! [`Flavor`], decides how a request is mapped: each field of a `TextInput` is mapped, or refused by
 //! its name.
@@ -14,6 +14,7 @@
 mod answer;
 mod background;
 mod chunk;
+mod embedder;
 mod fields;
 mod format;
 mod handler;
@@ -37,7 +38,10 @@ mod sse;
 mod stops;
 mod stream;
 mod texts;
+mod upstream;
+mod vector;
 mod words;
 
+pub use embedder::OpenAiEmbedder;
 pub use handler::OpenAi;
 pub use options::{Flavor, Options};

@@ -1,23 +1,30 @@
 //! Options of a worker in front of a server.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 use std::time::Duration;
 
-use nsbridge_handler::{Error, Result};
+use nsbridge_handler::{Error, Models, Result};
 use serde::Deserialize;
 
 /// Maximum number of calls of one worker at a time.
 const MOST_SLOTS: usize = 1024;
 
-/// Options of [`OpenAi`](crate::OpenAi): the `[handler]` table of the worker's configuration.
+/// Part of an argument of the command that stands for the folder of the model.
+const FOLDER: &str = "{target}";
+
+/// Name of the model whose files the server reads.
+const TARGET: &str = "target";
+
+/// Options of [`OpenAi`](crate::OpenAi) and [`OpenAiEmbedder`](crate::OpenAiEmbedder): the `[handler]` table of the worker's configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Options {
     /// Address of the server, such as `http://127.0.0.1:8000`, with or without `/v1`.
     pub url: String,
-    /// Program and arguments that start the server. Without it the server runs on its own.
+    /// Program and arguments that start the server. Without it the server runs on its own. `{target}` in
+    /// an argument stands for the folder of the model `target`.
     #[serde(default)]
     pub command: Vec<String>,
     /// File for everything that the command prints. It may hold plaintext of requests. Without it the
@@ -112,6 +119,27 @@ impl Options {
         Ok(())
     }
 
+    /// Puts the folder of the model `target` into the command. Downloads the model first if needed.
+    pub(crate) fn with_folder(mut self, models: &Models) -> Result<Self> {
+        let named = self.command.iter().any(|argument| argument.contains(FOLDER));
+        let unused = models.iter().map(|(name, _)| name).find(|name| !named || *name != TARGET);
+        if let Some(name) = unused {
+            return Err(Error::fatal(format!(
+                "[models] {name} has no effect: the server gets the folder of {TARGET} alone, where an \
+                 argument of [handler] command has {FOLDER}"
+            )));
+        }
+        if named {
+            let folder = path::absolute(models.require(TARGET)?.dir()?).map_err(Error::fatal)?;
+            let odd = || Error::fatal(format!("{} is not UTF-8: rename it", folder.display()));
+            let folder = folder.to_str().ok_or_else(odd)?;
+            for argument in &mut self.command {
+                *argument = argument.replace(FOLDER, folder);
+            }
+        }
+        Ok(self)
+    }
+
     pub(crate) fn load_timeout(&self) -> Duration {
         Duration::from_secs(self.load_timeout_s)
     }
@@ -119,6 +147,7 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
+    use nsbridge_handler::{Model, Models};
     use serde_json::json;
 
     use super::{Flavor, Options};
@@ -138,6 +167,22 @@ mod tests {
         let mut options = Options::new("http://a");
         change(&mut options);
         assert_eq!(options.check().unwrap_err().to_string(), says);
+    }
+
+    #[test]
+    fn the_folder_of_the_target_is_put_into_the_command() {
+        let models =
+            |name: &str| [(name.to_owned(), Model::in_dir("/m"))].into_iter().collect::<Models>();
+        let mut options = Options::new("http://a");
+        let refused = options.clone().with_folder(&models("target")).unwrap_err().to_string();
+        assert!(refused.starts_with("[models] target has no effect"), "{refused}");
+        options.command = ["serve", "--model={target}/x"].map(str::to_owned).to_vec();
+        let with = options.clone().with_folder(&models("target")).unwrap();
+        assert_eq!(with.command, ["serve", "--model=/m/x"]);
+        let refused = options.clone().with_folder(&models("draft")).unwrap_err().to_string();
+        assert!(refused.starts_with("[models] draft has no effect"), "{refused}");
+        let refused = options.with_folder(&Models::default()).unwrap_err().to_string();
+        assert!(refused.contains("target"), "{refused}");
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::server::Server;
 use crate::stops::StopFilter;
 use crate::texts::Texts;
 
+/// Factor that spreads the number of known tokens over the bits of a seed: 2^64 divided by the golden ratio.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Plan of a call.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -135,6 +138,7 @@ fn without_tokens(server: &Server, task: &Task) -> Result<Plan> {
 }
 
 fn wanted<'a>(task: &'a Task, tokens: Option<&'a [u32]>, known: usize, index: u64) -> Wanted<'a> {
-    let seed = task.seed.wrapping_add(index);
+    // The server's random numbers begin anew. Those that have made the known tokens must not come again.
+    let seed = task.seed.wrapping_add(index) ^ (known as u64).wrapping_mul(SPREAD);
     Wanted { tokens, known, seed, scope: &task.scope }
 }

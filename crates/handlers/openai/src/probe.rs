@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::answer::no_key;
 use crate::http::{Answer, Http};
 use crate::options::{Flavor, Options};
-use crate::server::Server;
+use crate::server::{Purpose, Server};
 use crate::texts::Texts;
 
 /// Path of the list of models.
@@ -37,7 +37,11 @@ struct Card {
 ///
 /// Returns an error if it is no server of OpenAI's API, if it does not accept the API key, or if it
 /// lacks the model.
-pub(crate) async fn probe(http: Arc<Http>, options: &Options) -> Result<Server> {
+pub(crate) async fn probe(
+    http: Arc<Http>,
+    options: &Options,
+    purpose: Purpose,
+) -> Result<Server> {
     let card = card(&http, options.served_model.as_deref()).await?;
     let flavor = options.flavor.unwrap_or(match &*card.owned_by {
         "vllm" => Flavor::Vllm,
@@ -46,13 +50,14 @@ pub(crate) async fn probe(http: Arc<Http>, options: &Options) -> Result<Server> 
         _ => Flavor::Generic,
     });
     let own = facts(&http, flavor).await;
+    let is_text = purpose == Purpose::Text;
+    let priorities = is_text && flavor == Flavor::Vllm && has_priorities(&http, &card.id).await?;
     let texts = match flavor {
-        Flavor::Vllm | Flavor::LlamaServer => {
+        Flavor::Vllm | Flavor::LlamaServer if is_text => {
             Some(Texts::new(http.clone(), card.id.clone(), flavor).await?)
         }
         _ => None,
     };
-    let priorities = flavor == Flavor::Vllm && has_priorities(&http, &card.id).await?;
     let mut facts = vec![format!("{flavor:?}"), card.id.clone()];
     facts.extend(card.root.clone());
     facts.extend([own.version, own.model, format!("{:?}", card.max_model_len)]);
@@ -142,5 +147,11 @@ async fn facts(http: &Http, flavor: Flavor) -> Facts {
 async fn has_priorities(http: &Http, model: &str) -> Result<bool> {
     let request = json!({ "model": model, "prompt": "a", "max_tokens": 1, "priority": 1 });
     let answer = http.post("/v1/completions", &request).await.map_err(Error::fatal)?;
-    Ok(answer.status == StatusCode::OK)
+    match answer.status {
+        StatusCode::NOT_FOUND => Err(Error::fatal(format!(
+            "the server at {} makes no text: set [handler] task to embed if it makes vectors",
+            http.root()
+        ))),
+        status => Ok(status == StatusCode::OK),
+    }
 }

@@ -1,5 +1,6 @@
 //! Pieces of a request's prompt, which come before those of its reply.
 
+use hyper::StatusCode;
 use nsbridge_handler::{Error, Result, TextInput, TextPiece, TokenLogprob};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -74,8 +75,11 @@ async fn scores(
         "model": server.model, "prompt": tokens, "max_tokens": 1, "temperature": 0,
         "prompt_logprobs": top, "cache_salt": scope
     });
-    let answer = server.http.call::<Value>(path, &request).await.map_err(unanswered)?;
-    let mut answer = answer.map_err(|answer| refusal(&answer, server.http.root()))?;
+    let answer = server.http.wait(path, &request).await.map_err(unanswered)?;
+    if answer.status != StatusCode::OK {
+        return Err(refusal(&answer, server.http.root()));
+    }
+    let mut answer: Value = answer.json().ok_or_else(no_scores)?;
     let scores = answer.pointer_mut("/choices/0/prompt_logprobs").map(Value::take);
     let scores: Option<Vec<Option<Map<String, Value>>>> =
         scores.and_then(|scores| serde_json::from_value(scores).ok());

@@ -6,6 +6,13 @@ use crate::http::Http;
 use crate::options::Flavor;
 use crate::texts::Texts;
 
+/// Kind of reply that a worker wants from its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Text,
+    Embeddings,
+}
+
 /// Server with the facts that the load has found out.
 #[derive(Debug)]
 pub(crate) struct Server {

@@ -102,8 +102,8 @@ async fn end(
     Ok(())
 }
 
-/// Sends the request, again and again while the server has no room.
-async fn open(
+/// Sends the request, again and again while the server has no room. The answer has the status 200.
+pub(crate) async fn open(
     server: &Server,
     request: &Request,
     deadline: SystemTime,
