@@ -12,7 +12,7 @@ use crate::replay::Replay;
 const WIDTH: usize = 576;
 
 fn setup() -> (Replay, Arc<OpenAiEmbedder>) {
-    let replay = Replay::start("embeddings.txt", option_env!("NSBRIDGE_RECORD_EMBEDDINGS"));
+    let replay = Replay::start("embeddings.txt", option_env!("NSBRIDGE_TEST_RECORD_EMBEDDINGS"));
     let handler = testing::load(Options::new(replay.url()), Models::default()).unwrap();
     (replay, handler)
 }
@@ -96,11 +96,11 @@ fn what_the_server_refuses_goes_to_the_client() {
 
 #[test]
 fn a_server_of_the_other_kind_is_one_sentence_at_the_load() {
-    let replay = Replay::start("vllm.txt", option_env!("NSBRIDGE_RECORD_VLLM"));
+    let replay = Replay::start("vllm.txt", option_env!("NSBRIDGE_TEST_RECORD_VLLM"));
     let refused = testing::load::<OpenAiEmbedder, _>(Options::new(replay.url()), Models::default());
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("makes no vectors (status 404)") && !error.contains('\n'), "{error}");
-    let replay = Replay::start("embeddings.txt", option_env!("NSBRIDGE_RECORD_EMBEDDINGS"));
+    let replay = Replay::start("embeddings.txt", option_env!("NSBRIDGE_TEST_RECORD_EMBEDDINGS"));
     let refused = testing::load::<OpenAi, _>(Options::new(replay.url()), Models::default());
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("makes no text") && !error.contains('\n'), "{error}");

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::replay::Replay;
 
 fn handler() -> (Replay, Arc<OpenAi>) {
-    let replay = Replay::start("generic.txt", option_env!("NSBRIDGE_RECORD_VLLM"));
+    let replay = Replay::start("generic.txt", option_env!("NSBRIDGE_TEST_RECORD_VLLM"));
     let mut options = Options::new(replay.url());
     options.flavor = Some(Flavor::Generic);
     let handler = testing::load(options, Models::default()).unwrap();

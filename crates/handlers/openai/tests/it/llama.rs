@@ -16,7 +16,7 @@ struct Setup {
 }
 
 fn setup() -> Setup {
-    let replay = Replay::start("llama.txt", option_env!("NSBRIDGE_RECORD_LLAMA"));
+    let replay = Replay::start("llama.txt", option_env!("NSBRIDGE_TEST_RECORD_LLAMA"));
     let handler = testing::load(Options::new(replay.url()), Models::default()).unwrap();
     Setup { replay, handler }
 }

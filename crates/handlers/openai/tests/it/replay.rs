@@ -1,6 +1,6 @@
 //! Server that answers as a real one has answered.
 //!
-//! The exchanges lie in `tests/recorded`, each with its request. `NSBRIDGE_RECORD_VLLM=http://.. cargo
+//! The exchanges lie in `tests/recorded`, each with its request. `NSBRIDGE_TEST_RECORD_VLLM=http://.. cargo
 //! test -p nsbridge-openai -- --test-threads 1` asks the server at that address what the file lacks, and
 //! adds it.
 

@@ -16,7 +16,7 @@ struct Setup {
 }
 
 fn setup() -> Setup {
-    let replay = Replay::start("vllm.txt", option_env!("NSBRIDGE_RECORD_VLLM"));
+    let replay = Replay::start("vllm.txt", option_env!("NSBRIDGE_TEST_RECORD_VLLM"));
     let options = Options::new(format!("{}/v1/", replay.url()));
     let handler = testing::load(options, Models::default()).unwrap();
     Setup { replay, handler }
