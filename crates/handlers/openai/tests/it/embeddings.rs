@@ -36,9 +36,8 @@ fn product(a: &EmbeddingPiece, b: &EmbeddingPiece) -> f32 {
 fn the_contract_is_kept() {
     let (_replay, handler) = setup();
     for input in [
-        json!({ "input": "a bear" }),
+        json!({ "input": "a bear", "dimensions": 8 }),
         json!({ "input": ["a bear", [5, 7, 9], "an owl"], "encoding_format": "base64" }),
-        json!({ "input": vec!["a bear"; 34], "dimensions": 8 }),
     ] {
         assert_eq!(testing::check(&handler, &input), Ok(()), "{input}");
     }
