@@ -1,6 +1,8 @@
 //! `nsbridge worker`: a worker with the Llama handler, with that for embeddings, with a judge, with an
 //! engine such as vLLM, in front of a server of OpenAI's API, or with a model in Python.
 
+pub(crate) mod images;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,6 +20,7 @@ use nsbridge_store::{Location, Wanted};
 use serde::Deserialize;
 use toml::Value;
 
+use self::images::WithImages;
 use crate::place::{json, weights};
 
 /// Takes requests from a model's queue and answers them until SIGTERM or Ctrl-C.
@@ -217,17 +220,18 @@ const SERVER: &str = "openai";
 /// Field of `[handler]` that names what the model makes.
 const TASK: &str = "task";
 
-/// Makes the paths of a model in Python, of an engine's Python, or of a server relative to the folder of the
+/// Makes the paths of a model in Python, of an engine, or of a server relative to the folder of the
 /// configuration.
 pub(crate) fn within(config: &mut Config, folder: &Path) {
-    for field in [ENTRY_POINT, "output", "api_key_file", "python", "command"] {
+    for field in [ENTRY_POINT, "images", "output", "api_key_file", "python", "command"] {
         let path = match config.handler.get_mut(field) {
             Some(Value::Array(command)) => command.first_mut(),
             other => other,
         };
         let Some(Value::String(path)) = path else { continue };
         // A lone name of a program is looked up in PATH.
-        if matches!(field, "python" | "command") && !path.contains('/') {
+        let in_path = matches!(field, "python" | "command") && !path.contains('/');
+        if in_path || path.contains("://") {
             continue;
         }
         if let Some(joined) = folder.join(&*path).to_str() {
@@ -295,45 +299,53 @@ impl Kind {
     }
 }
 
-/// Returns the options of an engine: `[handler]` without a task that has chosen the handler.
-pub(crate) fn engine_options(mut handler: toml::Table, task: Task) -> toml::Table {
-    if matches!(task, Task::Embeddings | Task::Judge) {
-        handler.remove(TASK);
+/// Returns the options of an engine: `[handler]` without a task that has chosen the handler, and with the
+/// access to the place of the images.
+///
+/// # Errors
+///
+/// Returns an error if the place of the images is none.
+pub(crate) fn engine_options(config: &Config, task: Task) -> Result<toml::Table> {
+    let mut handler = config.handler.clone();
+    match task {
+        Task::Embeddings | Task::Judge => drop(handler.remove(TASK)),
+        Task::Text | Task::JudgedText => images::place(&mut handler, &config.store)?,
     }
-    handler
+    Ok(handler)
 }
 
 /// Returns the options of a server: those of an engine without its name.
 ///
 /// # Errors
 ///
-/// Returns an error if the task is none of a server.
-pub(crate) fn server_options(mut handler: toml::Table, task: Task) -> Result<toml::Table> {
+/// Returns an error if the task is none of a server, or if the place of the images is none.
+pub(crate) fn server_options(config: &Config, task: Task) -> Result<toml::Table> {
     if task == Task::Judge {
         bail!(
             "[handler] task is judge, and a server of OpenAI's API has no scores: leave task out for text, or \
              set it to embed for vectors"
         );
     }
+    let mut handler = engine_options(config, task)?;
     handler.remove(ENGINE);
-    Ok(engine_options(handler, task))
+    Ok(handler)
 }
 
 fn server_worker(mut config: Config, task: Task) -> Result<()> {
-    config.handler = server_options(config.handler, task)?;
+    config.handler = server_options(&config, task)?;
     match task {
-        Task::JudgedText => nsbridge::run_async::<Judged<OpenAi>>(config)?,
+        Task::JudgedText => nsbridge::run_async::<Judged<WithImages<OpenAi>>>(config)?,
         Task::Embeddings => nsbridge::run_async::<OpenAiEmbedder>(config)?,
-        Task::Text | Task::Judge => nsbridge::run_async::<OpenAi>(config)?,
+        Task::Text | Task::Judge => nsbridge::run_async::<WithImages<OpenAi>>(config)?,
     }
     Ok(())
 }
 
 fn engine_worker(mut config: Config, task: Task) -> Result<()> {
-    config.handler = engine_options(config.handler, task);
+    config.handler = engine_options(&config, task)?;
     match task {
-        Task::Text => nsbridge::run_async::<Engine>(config)?,
-        Task::JudgedText => nsbridge::run_async::<Judged<Engine>>(config)?,
+        Task::Text => nsbridge::run_async::<WithImages<Engine>>(config)?,
+        Task::JudgedText => nsbridge::run_async::<Judged<WithImages<Engine>>>(config)?,
         Task::Embeddings => nsbridge::run_async::<Engine<EmbeddingTask>>(config)?,
         Task::Judge => nsbridge::run_async::<Engine<JudgeTask>>(config)?,
     }
@@ -356,11 +368,15 @@ mod tests {
 
     use super::{Kind, Task, server_options, within};
 
-    #[test]
-    fn paths_of_a_model_in_python_are_relative_to_the_file() {
+    fn config() -> Config {
         let worker = WorkerConfig::new("m".parse().unwrap());
         let broker = BrokerConfig::from_url("amqp://localhost");
-        let mut config = Config::new(worker, broker, KeysConfig::from_keyring("keys.json"));
+        Config::new(worker, broker, KeysConfig::from_keyring("keys.json"))
+    }
+
+    #[test]
+    fn paths_of_a_model_in_python_are_relative_to_the_file() {
+        let mut config = config();
         assert_eq!(Kind::of(&config), Kind::Text);
         let text = "entry_point = \"model.py:A\"\npython = \"env/bin/python\"\noutput = \"/o\"\n";
         config.handler = toml::from_str(text).unwrap();
@@ -370,11 +386,18 @@ mod tests {
         assert_eq!(field(&config, "entry_point"), "/etc/w/model.py:A");
         assert_eq!(field(&config, "python"), "/etc/w/env/bin/python");
         assert_eq!(field(&config, "output"), "/o");
+        for (given, resolved) in [("seen", "/etc/w/seen"), ("s3://b/seen", "s3://b/seen")] {
+            let text = format!("engine = \"vllm\"\nimages = \"{given}\"");
+            config.handler = toml::from_str(&text).unwrap();
+            within(&mut config, Path::new("/etc/w"));
+            assert_eq!(field(&config, "images"), resolved);
+        }
         config.handler = toml::from_str("engine = \"vllm\"").unwrap();
         assert_eq!(Kind::of(&config), Kind::Engine(Task::Text));
         config.handler = toml::from_str("engine = \"vllm\"\ntask = \"embed\"").unwrap();
         assert_eq!(Kind::of(&config), Kind::Engine(Task::Embeddings));
-        let server = "engine = \"openai\"\ncommand = [\"bin/vllm\", \"a/b\"]\napi_key_file = \"key\"";
+        let server =
+            "engine = \"openai\"\ncommand = [\"bin/vllm\", \"a/b\"]\napi_key_file = \"key\"";
         config.handler = toml::from_str(server).unwrap();
         assert_eq!(Kind::of(&config), Kind::Server(Task::Text));
         within(&mut config, Path::new("/etc/w"));
@@ -392,9 +415,10 @@ mod tests {
 
     #[test]
     fn a_server_has_no_scores() {
-        let handler = toml::from_str::<toml::Table>("engine = \"openai\"\ntask = \"judge\"").unwrap();
-        let error = server_options(handler.clone(), Task::Judge).unwrap_err().to_string();
+        let mut config = config();
+        config.handler = toml::from_str("engine = \"openai\"\ntask = \"judge\"").unwrap();
+        let error = server_options(&config, Task::Judge).unwrap_err().to_string();
         assert!(error.starts_with("[handler] task is judge, and a server"), "{error}");
-        assert!(server_options(handler, Task::Embeddings).unwrap().is_empty());
+        assert!(server_options(&config, Task::Embeddings).unwrap().is_empty());
     }
 }

@@ -104,12 +104,18 @@ fn what_a_server_cannot_do_is_one_sentence() {
             "--url is the address of a server: it needs --engine openai, not vllm",
         ),
         (&["--engine", "openai"], "missing field `url`"),
-        (&["--engine", "openai", "--url", "a:8000"], "[handler] url is `a:8000`: it must be an address"),
+        (
+            &["--engine", "openai", "--url", "a:8000"],
+            "[handler] url is `a:8000`: it must be an address",
+        ),
         (
             &["--engine", "openai", "--url", "http://a", "--weights", "/m"],
             "[models] target has no effect",
         ),
-        (&["--engine", "openai", "--url", "http://a", "--options", "{\"a\":1}"], "unknown field `options`"),
+        (
+            &["--engine", "openai", "--url", "http://a", "--options", "{\"a\":1}"],
+            "unknown field `options`",
+        ),
     ] {
         let common =
             ["worker", "--model", &place.model, "--broker", &place.url, "--keyring", &keyring];

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use nsbridge_handler::{
-    AsyncHandler, AsyncJob, EmbeddingInput, EmbeddingPiece, EmbeddingText, Error, Fingerprint, Finish,
-    Health, Measure, Models, Result, Usage,
+    AsyncHandler, AsyncJob, EmbeddingInput, EmbeddingPiece, EmbeddingText, Error, Fingerprint,
+    Finish, Health, Measure, Models, Result, Usage,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -108,7 +108,9 @@ impl OpenAiEmbedder {
             tokens += counted;
             for vector in vectors {
                 if vector.len() != self.width {
-                    return Err(Error::fatal("the server's vectors have another length than at the load"));
+                    return Err(Error::fatal(
+                        "the server's vectors have another length than at the load",
+                    ));
                 }
                 if place >= known {
                     job.emit(EmbeddingPiece::new(place as u32, form.encode(vector))).await?;

@@ -3,6 +3,7 @@
 use nsbridge_handler::{Error, Result, TextInput};
 
 use crate::options::Flavor;
+use crate::server::Server;
 
 /// Maximum number of replies to a prompt.
 const MOST_REPLIES: u32 = 128;
@@ -28,12 +29,35 @@ pub(crate) fn has_prompt_pieces(input: &TextInput) -> bool {
     input.echo || input.prompt_logprobs.is_some()
 }
 
+/// Refuses a request that such a server cannot answer.
+///
+/// # Errors
+///
+/// Returns an error that names the field.
+pub(crate) fn check(input: &TextInput, server: &Server) -> Result<()> {
+    check_fields(input, server.flavor)?;
+    match &input.adapter {
+        Some(name) if !server.adapters.contains(name) => {
+            Err(unknown_adapter(name, &server.adapters))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unknown_adapter(name: &str, known: &[String]) -> Error {
+    let name: String = name.chars().take(100).collect();
+    Error::bad_input(match known.is_empty() {
+        true => format!("`adapter` is `{name}`, and this worker has no adapters"),
+        false => format!("`adapter` is `{name}`: this worker has `{}`", known.join("`, `")),
+    })
+}
+
 /// Refuses a request with a field that has no effect there, or that such a server cannot honor.
 ///
 /// # Errors
 ///
 /// Returns an error that names the field.
-pub(crate) fn check(input: &TextInput, flavor: Flavor) -> Result<()> {
+fn check_fields(input: &TextInput, flavor: Flavor) -> Result<()> {
     refuse_nonsense(input)?;
     let refused = match flavor {
         Flavor::Vllm => beyond_vllm(input),
@@ -119,7 +143,15 @@ fn first(fields: &[(&'static str, bool)]) -> Option<&'static str> {
 }
 
 fn beyond_vllm(input: &TextInput) -> Option<&'static str> {
-    first(&[("bad_token_sequences", !input.bad_token_sequences.is_empty())])
+    first(&[
+        ("bad_token_sequences", !input.bad_token_sequences.is_empty()),
+        // A prompt of token ids has none.
+        ("image_url", has_images(input)),
+    ])
+}
+
+fn has_images(input: &TextInput) -> bool {
+    input.messages.iter().any(|message| message.content.images().len() > 0)
 }
 
 fn beyond_llama(input: &TextInput) -> Option<&'static str> {
@@ -128,6 +160,7 @@ fn beyond_llama(input: &TextInput) -> Option<&'static str> {
     let last = input.messages.last().is_some_and(|message| message.role == "assistant");
     first(&[
         ("bad_token_sequences", !input.bad_token_sequences.is_empty()),
+        ("image_url", has_images(input)),
         // Its penalties count the tokens of the prompt too.
         ("frequency_penalty", penalty(input.frequency_penalty)),
         ("presence_penalty", penalty(input.presence_penalty)),

@@ -1,8 +1,8 @@
 //! Handler of text: passes each request to the server.
 
 use nsbridge_handler::{
-    AsyncHandler, AsyncJob, Fingerprint, Finish, Health, Measure, Models, Result, TextInput,
-    TextPiece,
+    AsyncHandler, AsyncJob, Fingerprint, Finish, Health, Measure, Models, MultimodalInput, Result,
+    TextInput, TextPiece,
 };
 
 use crate::fields::check;
@@ -22,7 +22,7 @@ pub struct OpenAi {
 
 impl AsyncHandler for OpenAi {
     type Options = Options;
-    type Input = TextInput;
+    type Input = MultimodalInput;
     type Output = TextPiece;
 
     async fn load(options: Options, models: Models) -> Result<Self> {
@@ -30,9 +30,13 @@ impl AsyncHandler for OpenAi {
         Ok(Self { upstream, end_tokens: EndTokens::default() })
     }
 
-    async fn handle(&self, input: TextInput, job: &mut AsyncJob<TextPiece>) -> Result<Finish> {
+    async fn handle(
+        &self,
+        MultimodalInput(input): MultimodalInput,
+        job: &mut AsyncJob<TextPiece>,
+    ) -> Result<Finish> {
         let Upstream { server, background, .. } = &self.upstream;
-        check(&input, server.flavor)?;
+        check(&input, server)?;
         let answered = match self.plan(input, job).await {
             Ok(plan) => Replies::new(plan, server, background, job).run(job).await,
             Err(error) => Err(error),

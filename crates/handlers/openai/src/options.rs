@@ -34,6 +34,9 @@ pub struct Options {
     /// Name of the model at the server. Without it, the server must have exactly one.
     #[serde(default)]
     pub served_model: Option<String>,
+    /// Names of adapters (LoRA) that the server has beside the model. Requests may choose these.
+    #[serde(default)]
+    pub adapters: Vec<String>,
     /// File with the API key of the server, which only this user may read.
     #[serde(default)]
     pub api_key_file: Option<PathBuf>,
@@ -100,6 +103,7 @@ impl Options {
             command: Vec::new(),
             output: None,
             served_model: None,
+            adapters: Vec::new(),
             api_key_file: None,
             slots: slots(),
             load_timeout_s: half_an_hour(),

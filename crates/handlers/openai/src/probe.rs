@@ -37,18 +37,19 @@ struct Card {
 ///
 /// Returns an error if it is no server of OpenAI's API, if it does not accept the API key, or if it
 /// lacks the model.
-pub(crate) async fn probe(
-    http: Arc<Http>,
-    options: &Options,
-    purpose: Purpose,
-) -> Result<Server> {
-    let card = card(&http, options.served_model.as_deref()).await?;
+pub(crate) async fn probe(http: Arc<Http>, options: &Options, purpose: Purpose) -> Result<Server> {
+    let card = card(&http, options).await?;
     let flavor = options.flavor.unwrap_or(match &*card.owned_by {
         "vllm" => Flavor::Vllm,
         "sglang" => Flavor::Sglang,
         "llamacpp" => Flavor::LlamaServer,
         _ => Flavor::Generic,
     });
+    if flavor == Flavor::LlamaServer && !options.adapters.is_empty() {
+        return Err(Error::fatal(
+            "[handler] adapters cannot be used with llama-server: leave them out",
+        ));
+    }
     let own = facts(&http, flavor).await;
     let is_text = purpose == Purpose::Text;
     let priorities = is_text && flavor == Flavor::Vllm && has_priorities(&http, &card.id).await?;
@@ -65,6 +66,7 @@ pub(crate) async fn probe(
         http,
         flavor,
         model: card.id,
+        adapters: options.adapters.clone(),
         texts,
         context: card.max_model_len.or(own.context),
         priorities,
@@ -74,11 +76,23 @@ pub(crate) async fn probe(
 }
 
 /// Returns the entry of the model.
-async fn card(http: &Http, wanted: Option<&str>) -> Result<Card> {
-    let root = http.root();
+async fn card(http: &Http, options: &Options) -> Result<Card> {
+    let (root, wanted) = (http.root(), options.served_model.as_deref());
     let answer = http.get(MODELS).await.map_err(Error::fatal)?;
     let cards = models(&answer, root)?.data;
-    let mut found = cards.iter().filter(|card| wanted.is_none_or(|wanted| card.id == wanted));
+    let lacks = |name: &&String| cards.iter().all(|card| card.id != **name);
+    if let Some(adapter) = options.adapters.iter().find(lacks) {
+        return Err(Error::fatal(format!(
+            "the server at {root} does not have the adapter {}, but {}: correct [handler] adapters",
+            quote(adapter),
+            names(&cards)
+        )));
+    }
+    let is_wanted = |card: &&Card| match wanted {
+        Some(wanted) => card.id == wanted,
+        None => !options.adapters.contains(&card.id),
+    };
+    let mut found = cards.iter().filter(is_wanted);
     match (found.next(), found.next()) {
         (Some(card), None) => Ok(card.clone()),
         (None, _) => Err(Error::fatal(format!(

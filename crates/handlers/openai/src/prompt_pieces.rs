@@ -43,7 +43,7 @@ pub(crate) async fn prompt_pieces(
         echoed.then(|| input.top_logprobs.unwrap_or(0))
     });
     let mut scores = match top {
-        Some(top) => scores(server, tokens, top, scope).await?,
+        Some(top) => scores(server, input, tokens, top, scope).await?,
         None => Vec::new(),
     }
     .into_iter();
@@ -66,13 +66,14 @@ pub(crate) async fn prompt_pieces(
 /// Returns the scores of each token of the prompt, by token id. The first one has none.
 async fn scores(
     server: &Server,
+    input: &TextInput,
     tokens: &[u32],
     top: u32,
     scope: &str,
 ) -> Result<Vec<Map<String, Value>>> {
     let path = "/v1/completions";
     let request = json!({
-        "model": server.model, "prompt": tokens, "max_tokens": 1, "temperature": 0,
+        "model": server.model_of(input), "prompt": tokens, "max_tokens": 1, "temperature": 0,
         "prompt_logprobs": top, "cache_salt": scope
     });
     let answer = server.http.wait(path, &request).await.map_err(unanswered)?;

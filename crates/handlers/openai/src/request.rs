@@ -108,7 +108,7 @@ fn add_sampling(server: &Server, input: &TextInput, wanted: &Wanted<'_>, body: &
     if server.flavor == Flavor::LlamaServer {
         return add_llama(server, input, wanted, body);
     }
-    body.set("model", server.model.as_str());
+    body.set("model", server.model_of(input));
     body.set("stream_options", json!({ "include_usage": true }));
     body.set_some("max_tokens", room(server, input, wanted));
     // The servers read a signed number.

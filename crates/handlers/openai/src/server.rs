@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use nsbridge_handler::TextInput;
+
 use crate::http::Http;
 use crate::options::Flavor;
 use crate::texts::Texts;
@@ -20,6 +22,8 @@ pub(crate) struct Server {
     pub(crate) flavor: Flavor,
     /// Name of the model there.
     pub(crate) model: String,
+    /// Names of the adapters there.
+    pub(crate) adapters: Vec<String>,
     /// Texts of tokens, if the server tells the ids of a reply's tokens.
     pub(crate) texts: Option<Texts>,
     /// Maximum number of tokens of prompt and reply together, if the server tells it.
@@ -33,6 +37,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Returns the name there of the model, or of the adapter that the request chooses.
+    pub(crate) fn model_of<'a>(&'a self, input: &'a TextInput) -> &'a str {
+        input.adapter.as_deref().unwrap_or(&self.model)
+    }
+
     /// Returns the page that tells whether the server is ready.
     pub(crate) fn health_page(&self) -> &'static str {
         match self.flavor {

@@ -35,7 +35,8 @@ impl Form {
         let form = Self { dimensions, is_base64 };
         let (texts, bytes) = (input.input.len(), form.bytes());
         let most = REPLY_BYTES / bytes;
-        let empty = |text: &EmbeddingText| matches!(text, EmbeddingText::Tokens(ids) if ids.is_empty());
+        let empty =
+            |text: &EmbeddingText| matches!(text, EmbeddingText::Tokens(ids) if ids.is_empty());
         let why = if dimensions == 0 || dimensions > width {
             format!("`dimensions` must be from 1 to {width}")
         } else if bytes > PIECE_BYTES {
@@ -72,7 +73,8 @@ impl Form {
             vector.truncate(self.dimensions);
             let left = length(&vector);
             if left > 0.0 {
-                let scaled = |number: &mut f32| *number = (f64::from(*number) * whole / left) as f32;
+                let scaled =
+                    |number: &mut f32| *number = (f64::from(*number) * whole / left) as f32;
                 vector.iter_mut().for_each(scaled);
             }
         }

@@ -1,7 +1,7 @@
-use nsbridge_handler::{ChatMessage, TextInput};
+use nsbridge_handler::{ChatMessage, MultimodalInput, TextInput};
 use serde_json::{Value, json};
 
-use super::check;
+use super::{check_fields, unknown_adapter};
 use crate::options::Flavor;
 
 const ALL: [Flavor; 4] = [Flavor::Vllm, Flavor::LlamaServer, Flavor::Sglang, Flavor::Generic];
@@ -11,17 +11,19 @@ fn input(fields: Value) -> TextInput {
     for (name, value) in fields.as_object().unwrap() {
         input[name] = value.clone();
     }
-    serde_json::from_str(&input.to_string()).unwrap()
+    let MultimodalInput(input) = serde_json::from_str(&input.to_string()).unwrap();
+    input
 }
 
 fn refused(flavor: Flavor, input: &TextInput) -> Option<String> {
-    check(input, flavor).err().map(|error| error.to_string())
+    check_fields(input, flavor).err().map(|error| error.to_string())
 }
 
 #[test]
 fn each_field_is_honored_or_refused_by_its_name() {
     let user = json!([{ "role": "assistant", "content": "a" }]);
     let prompt = json!({ "messages": [], "prompt": "a" });
+    let image = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORw0KGgo=" } });
     // Marks in the order of `ALL`: `+` is honored, `-` is refused.
     for (field, fields, by) in [
         ("temperature", json!({ "temperature": 0.5 }), "++++"),
@@ -54,6 +56,7 @@ fn each_field_is_honored_or_refused_by_its_name() {
             "+++-",
         ),
         ("prompt", prompt.clone(), "++++"),
+        ("image_url", json!({ "messages": [{ "role": "user", "content": [image] }] }), "--++"),
         ("prompt_token_ids", json!({ "messages": [], "prompt_token_ids": [5] }), "+++-"),
         ("max_tokens", json!({ "messages": [], "prompt": "a", "max_tokens": null }), "++--"),
     ] {
@@ -89,6 +92,14 @@ fn what_would_have_no_effect_is_refused() {
         let why = refused(Flavor::Vllm, &input(fields)).unwrap();
         assert!(why.contains(says), "{why}");
     }
+}
+
+#[test]
+fn an_adapter_that_the_worker_does_not_have_is_refused_by_its_name() {
+    let refused = |known: &[String]| unknown_adapter("sq", known).to_string();
+    assert_eq!(refused(&[]), "`adapter` is `sq`, and this worker has no adapters");
+    let known = ["sql", "chat"].map(str::to_owned);
+    assert_eq!(refused(&known), "`adapter` is `sq`: this worker has `sql`, `chat`");
 }
 
 #[test]

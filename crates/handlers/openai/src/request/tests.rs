@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use nsbridge_handler::TextInput;
+use nsbridge_handler::MultimodalInput;
 use serde_json::{Value, json};
 
 use super::{Request, Wanted};
@@ -13,6 +13,7 @@ fn server(flavor: Flavor) -> Server {
         http: Arc::new(Http::new("http://a", None).unwrap()),
         flavor,
         model: "m".to_owned(),
+        adapters: vec!["sql".to_owned()],
         texts: None,
         context: Some(100),
         priorities: true,
@@ -23,7 +24,7 @@ fn server(flavor: Flavor) -> Server {
 
 #[track_caller]
 fn request(flavor: Flavor, tokens: Option<&[u32]>, known: usize, input: &Value) -> Request {
-    let input: TextInput = serde_json::from_str(&input.to_string()).unwrap();
+    let MultimodalInput(input) = serde_json::from_str(&input.to_string()).unwrap();
     let wanted = Wanted { tokens, known, seed: u64::MAX, scope: "s" };
     Request::new(&server(flavor), &input, &wanted).unwrap()
 }
@@ -88,6 +89,23 @@ fn other_servers_get_the_chat_itself_and_the_stop_sequences() {
     let ids = json!({ "prompt_token_ids": [5], "max_tokens": 9 });
     let made = request(Flavor::Sglang, None, 0, &ids);
     assert_eq!((made.path, &made.body["prompt"]), ("/v1/completions", &json!([5])));
+}
+
+#[test]
+fn an_adapter_is_a_model_of_the_server() {
+    let input = json!({ "prompt": "x", "adapter": "sql" });
+    assert_eq!(request(Flavor::Vllm, Some(&[7]), 0, &input).body["model"], "sql");
+}
+
+#[test]
+fn images_are_passed_on_in_their_places() {
+    let url = "data:image/png;base64,iVBORw0KGgo=";
+    let content = json!([{ "type": "text", "text": "a" }, { "type": "image_url", "image_url": { "url": url } }]);
+    let messages = json!([{ "role": "user", "content": content }]);
+    for flavor in [Flavor::Generic, Flavor::Sglang] {
+        let made = request(flavor, None, 0, &json!({ "messages": messages }));
+        assert_eq!((made.path, &made.body["messages"]), ("/v1/chat/completions", &messages));
+    }
 }
 
 #[test]

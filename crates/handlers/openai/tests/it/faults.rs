@@ -48,6 +48,16 @@ fn ask(handler: &Arc<OpenAi>) -> Result<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_be_used_is_one_sentence() {
+    let server = Server::start(|_| Answer::new(200, TWO)).await.unwrap();
+    let mut options = Options::new(server.url(""));
+    options.adapters = vec!["b".to_owned()];
+    load(options.clone()).unwrap();
+    options.adapters.push("c".to_owned());
+    let said = load(options).unwrap_err().to_string();
+    assert!(
+        said.ends_with("does not have the adapter c, but a, b: correct [handler] adapters"),
+        "{said}"
+    );
     for (status, body, model, says) in [
         (200, TWO, None, "serves a, b: name one in [handler] served_model"),
         (200, TWO, Some("c"), "does not serve c, but a, b: correct [handler] served_model"),
