@@ -234,8 +234,8 @@ impl<'de> Deserialize<'de> for TextInput {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MultimodalInput(pub TextInput);
 
-impl AsRef<TextInput> for TextInput {
-    fn as_ref(&self) -> &TextInput {
+impl AsRef<Self> for TextInput {
+    fn as_ref(&self) -> &Self {
         self
     }
 }
