@@ -21,7 +21,7 @@ from engine_reply import Score, nothing_left
 from engine_request import Facts
 from engine_text import Call, Delta, answer
 from engine_words import Words
-from vllm_forced import processor_name
+from vllm_forced import processor_name, reaches_all
 from vllm_pooling import Embedder, Judge
 from vllm_request import sampling_params
 
@@ -43,7 +43,7 @@ class Engine(Vllm):
         """Starts vLLM with a model's folder and vLLM's own engine arguments."""
         config = self.configure(models, options)
         model = config.model_config
-        self.can_force = config.speculative_config is None
+        self.can_force = config.speculative_config is None and reaches_all(config.parallel_config)
         if self.can_force:
             own = processor_name(config.use_v2_model_runner)
             model.logits_processors = [*(model.logits_processors or ()), own]

