@@ -24,7 +24,7 @@ from engine_request import Facts
 from engine_text import Call, Delta, Prompt, answer
 from engine_words import Words
 from vllm_adapters import adapter_options, load_adapters
-from vllm_forced import processor_name
+from vllm_forced import processor_name, reaches_all
 from vllm_images import Images, most_images
 from vllm_pooling import Embedder, Judge
 from vllm_request import sampling_params
@@ -49,7 +49,7 @@ class Engine(Vllm):
         """Starts vLLM with a model's folder, vLLM's own engine arguments and the names of the adapters."""
         config = self.configure(models, adapter_options(models, adapters, options))
         model = config.model_config
-        self.can_force = config.speculative_config is None
+        self.can_force = config.speculative_config is None and reaches_all(config.parallel_config)
         if self.can_force:
             own = processor_name(config.use_v2_model_runner)
             model.logits_processors = [*(model.logits_processors or ()), own]

@@ -27,6 +27,7 @@ except ModuleNotFoundError as error:
 import torch
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
@@ -63,7 +64,8 @@ class Vllm:
             )
         args = engine_args(folder, _with_draft(models, options))
         with _start_errors():
-            return args.create_engine_config()
+            # The defaults of some arguments, such as max_num_seqs, depend on the context.
+            return args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
     def start(self, config: VllmConfig) -> None:
         """Starts vLLM's processes and waits until they have loaded the model."""
