@@ -52,10 +52,12 @@ pub(crate) struct Plan {
 }
 
 /// Part of a plan that an engine alone has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct EnginePlan {
     /// True if it has as many slots as it has room for calls.
     pub(crate) own_slots: bool,
+    /// Names of the models that are adapters.
+    pub(crate) adapters: Vec<String>,
 }
 
 impl Plan {
