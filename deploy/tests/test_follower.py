@@ -23,6 +23,7 @@ time.sleep(float(os.environ.get("RUNS_S", 600)))
 CONFIG = """
 [models]
 target = "model"
+draft = "draft"
 [handler]
 engine = "vllm"
 [handler.options]
@@ -32,7 +33,7 @@ master_port = PORT
 tensor_parallel_size = 2
 enforce_eager = true
 enable_prefix_caching = false
-compilation_config = { level = 3 }
+speculative_config = { model = "draft", num_speculative_tokens = 4 }
 logits_processors = ["a", "b"]
 """
 
@@ -56,7 +57,8 @@ class Follows(unittest.TestCase):
         main = self.folder / "vllm" / "entrypoints" / "cli" / "main.py"
         main.parent.mkdir(parents=True)
         main.write_text(RANKS)
-        (self.folder / "model").mkdir()
+        for model in ("model", "draft"):
+            (self.folder / model).mkdir()
         self.rank_0 = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(self.rank_0.close)
         self.config = self.folder / "worker.toml"
@@ -90,9 +92,10 @@ class Follows(unittest.TestCase):
         follower = self.start("--rank", "1")
         connection, pid, arguments = self.connected()
         self.assertEqual(arguments[:3], ["serve", str(self.folder / "model"), "--headless"])
+        draft = f'--speculative-config={{"model": "{self.folder}/draft", "num_speculative_tokens": 4}}'
         self.assertEqual(arguments[5:], [
             f"--master-port={self.rank_0.getsockname()[1]}", "--tensor-parallel-size=2", "--enforce-eager",
-            "--no-enable-prefix-caching", '--compilation-config={"level": 3}', "--logits-processors", "a", "b",
+            "--no-enable-prefix-caching", draft, "--logits-processors", "a", "b",
             "--node-rank=1",
         ])
         self.assertIsNone(follower.poll())
@@ -131,7 +134,8 @@ class Follows(unittest.TestCase):
             (CONFIG, "2", "nnodes above the rank 2"),
             (CONFIG, "0", "nnodes above the rank 0"),
             (CONFIG.replace("master_addr", "#"), "1", "needs master_addr"),
-            (CONFIG.replace('"model"', '"s3://models/m"'), "1", "s3://models/m is no folder here"),
+            (CONFIG.replace('target = "model"', 'target = "s3://models/m"'), "1", "s3://models/m is no folder here"),
+            (CONFIG.replace('draft = "draft"', 'draft = "absent"'), "1", "absent is no folder here"),
             ("[models", "1", "error: "),
         ]:
             self.write(config)

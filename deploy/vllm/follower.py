@@ -40,6 +40,14 @@ def flags(options: dict[str, Any]) -> list[str]:
     return arguments
 
 
+def folder(file: pathlib.Path, place: object) -> str:
+    """Returns the folder of a model that the worker's file names."""
+    path = file.parent / place if isinstance(place, (str, pathlib.Path)) else None
+    if path is None or not path.is_dir():
+        raise ValueError(f"{place} is no folder here: --model names that of `target` (nsbridge model pull fetches it)")
+    return str(path)
+
+
 def command(file: pathlib.Path, rank: int, model: pathlib.Path | None) -> tuple[list[str], tuple[str, int]]:
     """Returns vLLM's command, and the address at which rank 0 listens. Raises ValueError for a wrong file."""
     config = tomllib.loads(file.read_text())
@@ -47,12 +55,13 @@ def command(file: pathlib.Path, rank: int, model: pathlib.Path | None) -> tuple[
     nodes, address, port = (options.get(name) for name in ("nnodes", "master_addr", "master_port"))
     if not (isinstance(nodes, int) and 0 < rank < nodes and isinstance(address, str)):
         raise ValueError(f"{file}: [handler.options] needs master_addr, and nnodes above the rank {rank}")
-    target = model or config.get("models", {}).get("target")
-    folder = file.parent / target if isinstance(target, (str, pathlib.Path)) else None
-    if folder is None or not folder.is_dir():
-        raise ValueError(f"{target} is no folder here: --model names one (nsbridge model pull fetches it)")
+    models = config.get("models", {})
+    draft = options.get("speculative_config")
+    if isinstance(draft, dict) and draft.get("model") in models:
+        options["speculative_config"] = {**draft, "model": folder(file, models[draft["model"]])}
+    target = folder(file, model or models.get("target"))
     options["node_rank"] = rank
-    started = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--headless"]
+    started = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", target, "--headless"]
     return started + flags(options), (address, port or 29501)
 
 
