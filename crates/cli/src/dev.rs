@@ -94,6 +94,8 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
     } = arguments;
     let is_python = python.is_some();
     let is_chat = engine.is_some() || !pair.is_bundled();
+    // An engine refuses them itself if its model takes none.
+    let images = engine.is_some();
     // The files of a model in Python, or of an engine's, are read from the store for as long as its worker runs.
     let (_store, models) = models(weights).await?;
     let found = match (is_python, models.get(ENGINE_TARGET)) {
@@ -124,7 +126,7 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
         (None, None) => Local::start(&pair, Display::of_stderr()).await?,
     };
     let queue = Some(local.model.clone());
-    let served = Model { queue, tools, reasoning, input_schema, ..Model::default() };
+    let served = Model { queue, tools, reasoning, images, input_schema, ..Model::default() };
     let models = [(local.name.clone(), served)].into();
     let mut config = Config::local(listen, local.tenant.clone(), models);
     config.server.default_model = Some(local.name.clone());
