@@ -245,7 +245,7 @@ pub(crate) fn within(config: &mut Config, folder: &Path) {
         let Some(Value::String(path)) = path else { continue };
         // A lone name of a program is looked up in PATH.
         let in_path = matches!(field, "python" | "command") && !path.contains('/');
-        if in_path || path.contains("://") {
+        if in_path || path.contains("://") || path.starts_with("{target}") {
             continue;
         }
         if let Some(joined) = folder.join(&*path).to_str() {

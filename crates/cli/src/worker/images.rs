@@ -7,11 +7,13 @@ use nsbridge_handler::{
     AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Image, Measure, Models,
     MultimodalInput, Result, TextInput,
 };
-use nsbridge_store::{Location, SmallFiles, StoreConfig};
+use nsbridge_store::{Location, SmallFiles, StoreConfig, StoreError};
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
+use tokio::select;
+use tokio::sync::Semaphore;
 
 /// Field of `[handler]` with the place of the images.
 const IMAGES: &str = "images";
@@ -19,11 +21,19 @@ const IMAGES: &str = "images";
 /// Maximum size of the named images of a request, in bytes.
 const MOST_BYTES: u64 = 32 << 20;
 
+/// Maximum number of named images of a request.
+const MOST_IMAGES: usize = 128;
+
+/// Number of requests whose images are read at the same time. It bounds the memory that they take, which
+/// is several times their size.
+const MOST_READERS: usize = 2;
+
 /// Handler that reads the images of its requests from a store.
 pub(crate) struct WithImages<H> {
     inner: H,
     /// `None` if requests cannot name images by digest.
     store: Option<SmallFiles>,
+    readers: Semaphore,
 }
 
 /// Options of the handler inside, and the store of images.
@@ -68,8 +78,22 @@ impl<'de, O: DeserializeOwned> Deserialize<'de> for Options<O> {
 }
 
 impl<H> WithImages<H> {
+    fn new(inner: H, store: Option<SmallFiles>) -> Self {
+        Self { inner, store, readers: Semaphore::new(MOST_READERS) }
+    }
+
     /// Replaces digests of images by the images.
     async fn fetch(&self, input: &mut TextInput) -> Result<()> {
+        let images = input.messages.iter().flat_map(|message| message.content.images());
+        match images.filter(|image| image.digest().is_some()).count() {
+            0 => return Ok(()),
+            MOST_IMAGES.. => {
+                let message = format!("`messages` name {MOST_IMAGES} or more images by digest");
+                return Err(Error::bad_input(message));
+            }
+            _ => {}
+        }
+        let _reader = self.readers.acquire().await.map_err(Error::fatal)?;
         let mut left = MOST_BYTES;
         for (index, message) in input.messages.iter_mut().enumerate() {
             for image in message.content.images_mut() {
@@ -84,7 +108,13 @@ impl<H> WithImages<H> {
                         "is named by its digest, and this worker has no store of images",
                     ));
                 };
-                let read = store.get(&digest, left).await.map_err(Error::retry)?;
+                let read = match store.get(&digest, left).await {
+                    Err(StoreError::Unusable { .. }) => {
+                        let most = MOST_BYTES >> 20;
+                        return Err(refused(&format!("is too large: all have at most {most} MiB")));
+                    }
+                    read => read.map_err(Error::retry)?,
+                };
                 let Some(bytes) = read else {
                     return Err(refused("is not in the store of images"));
                 };
@@ -122,7 +152,7 @@ impl<H: AsyncHandler<Input = MultimodalInput>> AsyncHandler for WithImages<H> {
                 Some(opened.map_err(|error| Error::fatal(format!("[handler] images: {error}")))?)
             }
         };
-        Ok(Self { inner: H::load(options.own, models).await?, store })
+        Ok(Self::new(H::load(options.own, models).await?, store))
     }
 
     async fn handle(
@@ -130,7 +160,10 @@ impl<H: AsyncHandler<Input = MultimodalInput>> AsyncHandler for WithImages<H> {
         MultimodalInput(mut input): MultimodalInput,
         job: &mut AsyncJob<H::Output>,
     ) -> Result<Finish> {
-        self.fetch(&mut input).await?;
+        select! {
+            fetched = self.fetch(&mut input) => fetched?,
+            stop = job.stopped() => return Err(stop.into()),
+        }
         self.inner.handle(MultimodalInput(input), job).await
     }
 
@@ -196,7 +229,9 @@ mod tests {
         files.put(&seen, PNG.to_vec()).await.unwrap();
         files.put(&other, b"forged".to_vec()).await.unwrap();
         files.put(&digest(b"text"), b"text".to_vec()).await.unwrap();
-        let handler = WithImages { inner: (), store: Some(files) };
+        let large = vec![0; 33 << 20];
+        files.put(&digest(&large), large.clone()).await.unwrap();
+        let handler = WithImages::new((), Some(files));
         let mut input = asks_for(&seen);
         handler.fetch(&mut input).await.unwrap();
         assert_eq!(url(&input), "data:image/png;base64,iVBORw0KGgo=");
@@ -204,11 +239,17 @@ mod tests {
             (&other, "has another content"),
             (&digest(b"text"), "is no PNG, JPEG, WebP or GIF"),
             (&digest(b"none"), "is not in the store of images"),
+            (&digest(&large), "is too large: all have at most 32 MiB"),
         ] {
             let error = handler.fetch(&mut asks_for(digest)).await.unwrap_err().to_string();
             assert!(error.contains("`messages[1].content`") && error.contains(why), "{error}");
         }
-        let without = WithImages { inner: (), store: None };
+        let mut many = asks_for(&seen);
+        let image = many.messages[1].content.images().next().unwrap().clone();
+        (0..128).for_each(|_| many.messages[1].content.push_image(image.clone()));
+        let error = handler.fetch(&mut many).await.unwrap_err().to_string();
+        assert!(error.contains("128 or more images"), "{error}");
+        let without = WithImages::new((), None);
         let error = without.fetch(&mut asks_for(&seen)).await.unwrap_err().to_string();
         assert!(error.contains("this worker has no store of images"), "{error}");
     }

@@ -1,6 +1,6 @@
 //! Tests that all interfaces have in common.
 
-use nsbridge_client::TextInput;
+use nsbridge_client::{ChatMessage, Image, TextInput};
 use nsbridge_gateway_access::Access;
 use serde_json::{Value, json};
 
@@ -94,6 +94,23 @@ fn the_result_of_a_tool_may_be_an_image() {
     assert_eq!(&*read.messages[0].content, "Error: ");
     assert_eq!(read.messages[0].content.images().len(), 1);
     assert!(input("messages", &Model::default(), &body).is_err());
+}
+
+#[test]
+fn images_of_an_earlier_response_are_refused_too() {
+    let follow = |images: bool| {
+        let model = Model { images, ..Model::default() };
+        let models = Models::new([("m".to_owned(), model)].into(), None).unwrap();
+        let caller = Access::open_to_all("t".parse().unwrap()).check(None, None).unwrap();
+        let body = json!({ "model": "m", "input": "And now?" }).to_string();
+        let mut request = ResponsesRequest::parse(body.as_bytes(), &models, &caller).unwrap();
+        let mut message = ChatMessage::new("user", "a");
+        message.content.push_image(Image::new(format!("data:image/png;base64,{PNG}")));
+        request.follow(vec![message]).map(|()| request.input.messages.len())
+    };
+    assert_eq!(follow(true).unwrap(), 2);
+    let error = follow(false).unwrap_err();
+    assert_eq!(error.json()["error"]["param"], "previous_response_id");
 }
 
 #[test]

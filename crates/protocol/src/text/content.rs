@@ -96,7 +96,7 @@ impl Content {
     }
 }
 
-/// ContentPart of a content.
+/// Part of a content.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ContentPart<'a> {
@@ -250,7 +250,7 @@ impl Serialize for Content {
     }
 }
 
-/// ContentPart as it is written.
+/// Part of a content, as it is written.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Written<'a> {
@@ -258,7 +258,7 @@ enum Written<'a> {
     ImageUrl { image_url: &'a Image },
 }
 
-/// ContentPart as it is read. The fields that its type does not have are not read.
+/// Part of a content, as it is read. The fields that its type does not have are not read.
 #[derive(Deserialize)]
 struct Given {
     #[serde(rename = "type")]

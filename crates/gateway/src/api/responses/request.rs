@@ -205,9 +205,19 @@ impl ResponsesRequest {
     }
 
     /// Puts the messages of earlier responses before those of the request, after its instructions.
-    pub(crate) fn follow(&mut self, history: Vec<ChatMessage>) {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the messages have images and the model takes none.
+    pub(crate) fn follow(&mut self, history: Vec<ChatMessage>) -> Result<()> {
+        if !self.settings.images && history.iter().any(|message| message.content.images().len() > 0)
+        {
+            let message = "the previous response follows images, and the model takes no images";
+            return Err(ApiError::field("previous_response_id", message));
+        }
         let at = usize::from(self.has_instructions);
         self.input.messages.splice(at..at, history);
+        Ok(())
     }
 
     pub(crate) fn tokens(&self) -> u64 {
