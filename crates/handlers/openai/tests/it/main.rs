@@ -5,6 +5,5 @@ mod commands;
 mod embeddings;
 mod faults;
 mod generic;
-mod llama;
 mod replay;
 mod vllm;
