@@ -74,7 +74,7 @@ class Engine(Vllm):
         known = frozenset(token for token in ends if token is not None)
         defaults = model.get_diff_sampling_param()
         self.facts = Facts(
-            model.get_vocab_size(), model.max_model_len, known, defaults, self._adapters.keys()
+            model.get_vocab_size(), model.max_model_len, known, defaults, tuple(self._adapters)
         )
         self._most_images = most_images(self.llm.renderer)
         # Also without an image the template of such a model may take texts in parts.

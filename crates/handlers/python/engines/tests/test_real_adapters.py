@@ -111,7 +111,8 @@ def test_an_adapter_that_vllm_cannot_load_is_named(
     broken = write_adapter(tmp_path / "broken", models["target"], 3)
     (broken / "adapter_model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(Fatal, match="vLLM cannot load the adapter `broken`: ") as refused:
-        LOOP.run_until_complete(load_adapters(engine.llm, {"broken": broken}, ["broken"]))
+        named = {**models, "broken": broken}
+        LOOP.run_until_complete(load_adapters(engine.llm, named, [*NAMES, "broken"]))
     assert "\n" not in str(refused.value)
     # The engine goes on.
     assert tokens(run(engine, SEA))

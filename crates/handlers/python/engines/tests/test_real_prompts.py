@@ -74,7 +74,7 @@ CHATS: dict[str, list[dict[str, Any]]] = {
 def test_prompts_are_those_of_vllm(engine: Engine, messages: list[dict[str, Any]]) -> None:
     renderer: Any = engine.llm.renderer
     params = ChatParams(chat_template_kwargs={"add_generation_prompt": True})
-    _, [theirs] = renderer.render_chat([messages], params)
+    _, [theirs] = renderer.render_chat([messages], params, skip_mm_cache=True)
     ours = prompt(engine, messages)
     assert ours.tokens == theirs["prompt_token_ids"]
     if theirs["type"] == "token":
@@ -111,10 +111,16 @@ def test_equal_images_of_two_scopes_have_other_names_in_the_caches(engine: Engin
     assert one == again and one != two
 
 
+def cut(url: str) -> str:
+    """Returns a data URL with the first half of a file."""
+    head, _, body = url.partition(",")
+    return f"{head},{body[: len(body) // 8 * 4]}"
+
+
 BROKEN: list[tuple[tuple[str, ...], str]] = [
     (("a", "data:image/png;base64,aGVsbG8="), r"`messages\[0\].content\[1\]` cannot be read: it is no image"),
     (("data:image/png;base64,?",), r"`messages\[0\].content\[0\]` cannot be read: it is no data URL"),
-    ((RED[: len(RED) // 8 * 4],), r"content\[0\]` cannot be read: its data is damaged"),
+    ((cut(RED),), r"content\[0\]` cannot be read: its data is damaged"),
     ((vast(9000),), r"content\[0\]` cannot be read: the request's images have more than 67108864 pixels"),
     ((vast(30000),), r"content\[0\]` cannot be read: the request's images have more than"),
     ((RED, RED, RED), "`messages` have 3 images, and this model takes at most 2"),
