@@ -1,4 +1,4 @@
-//! Handler of an engine in Python, such as vLLM, whose adapter is part of this crate.
+//! Handler of an engine in Python, vLLM or SGLang, whose adapter is part of this crate.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -26,15 +26,26 @@ use crate::plan::{EnginePlan, Plan};
 const KILL_AFTER: Duration = Duration::from_secs(20);
 
 /// Modules of the adapters, which the processes import.
-const MODULES: [(&str, &str); 15] = [
+const MODULES: [(&str, &str); 26] = [
     ("engine_chat.py", include_str!("../engines/engine_chat.py")),
     ("engine_detokenize.py", include_str!("../engines/engine_detokenize.py")),
+    ("engine_format.py", include_str!("../engines/engine_format.py")),
     ("engine_guard.py", include_str!("../engines/engine_guard.py")),
     ("engine_prompt.py", include_str!("../engines/engine_prompt.py")),
     ("engine_reply.py", include_str!("../engines/engine_reply.py")),
     ("engine_request.py", include_str!("../engines/engine_request.py")),
     ("engine_text.py", include_str!("../engines/engine_text.py")),
     ("engine_words.py", include_str!("../engines/engine_words.py")),
+    ("sglang_api.py", include_str!("../engines/sglang_api.py")),
+    ("sglang_engine.py", include_str!("../engines/sglang_engine.py")),
+    ("sglang_forced.py", include_str!("../engines/sglang_forced.py")),
+    ("sglang_measures.py", include_str!("../engines/sglang_measures.py")),
+    ("sglang_options.py", include_str!("../engines/sglang_options.py")),
+    ("sglang_reply.py", include_str!("../engines/sglang_reply.py")),
+    ("sglang_request.py", include_str!("../engines/sglang_request.py")),
+    ("sglang_running.py", include_str!("../engines/sglang_running.py")),
+    ("sglang_signals.py", include_str!("../engines/sglang_signals.py")),
+    ("sglang_start.py", include_str!("../engines/sglang_start.py")),
     ("vllm_engine.py", include_str!("../engines/vllm_engine.py")),
     ("vllm_forced.py", include_str!("../engines/vllm_forced.py")),
     ("vllm_measures.py", include_str!("../engines/vllm_measures.py")),
@@ -49,6 +60,8 @@ const MODULES: [(&str, &str); 15] = [
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EngineName {
+    /// SGLang's `Engine`.
+    Sglang,
     /// vLLM's `AsyncLLM`.
     Vllm,
 }
@@ -57,6 +70,7 @@ impl EngineName {
     /// Returns the name of the adapter's file.
     const fn module(self) -> &'static str {
         match self {
+            Self::Sglang => "sglang_engine.py",
             Self::Vllm => "vllm_engine.py",
         }
     }
@@ -306,16 +320,20 @@ mod tests {
         let refused =
             |text: &str| serde_json::from_str::<EngineOptions>(text).unwrap_err().to_string();
         let error = refused(r#"{"engine": "vlm"}"#);
-        assert!(error.contains("`vlm`") && error.contains("`vllm`"), "{error}");
+        for name in ["`vlm`", "`vllm`", "`sglang`"] {
+            assert!(error.contains(name), "{error}");
+        }
         let error = refused(r#"{"engine": "vllm", "slot": 4}"#);
         assert!(error.contains("`slot`") && error.contains("`slots`"), "{error}");
     }
 
     #[test]
-    fn the_engine_has_its_module_in_the_folder() {
+    fn each_engine_has_its_module_in_the_folder() {
         let folder = modules().unwrap();
-        assert!(folder.path().join(EngineName::Vllm.module()).is_file());
+        for engine in [EngineName::Sglang, EngineName::Vllm] {
+            assert!(folder.path().join(engine.module()).is_file());
+        }
         // The folder of the modules comes first in the path of imports.
-        assert!(MODULES.iter().all(|(name, _)| *name != "vllm.py"));
+        assert!(MODULES.iter().all(|(name, _)| !["sglang.py", "vllm.py"].contains(name)));
     }
 }
