@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     /// Model in Python: the file, or FILE:CLASS. Sets `entry_point` in [handler].
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
-    /// Engine that runs the model, such as vllm. Sets `engine` in [handler].
+    /// Engine that runs the model: vllm or sglang. Sets `engine` in [handler].
     #[arg(long, value_name = "NAME", conflicts_with = "python")]
     engine: Option<String>,
     /// Loads the model in Python again when its sources change, and logs what it prints and the

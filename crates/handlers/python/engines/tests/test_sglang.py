@@ -76,7 +76,8 @@ def test_a_later_attempt_continues_the_first(input: dict[str, Any]) -> None:
     whole, _ = run(input)
     for place in range(1, len(whole.pieces) + 1):
         job, sglang = run(input, before=whole.pieces[:place])
-        assert job.resumes and (job.all, job.reason) == (whole.pieces, whole.reason)
+        assert (job.all, job.reason) == (whole.pieces, whole.reason)
+        assert len(job.pieces) == len(whole.pieces) - place
         forced = [call["sampling_params"].get("custom_params") for call in sglang.asked]
         assert any(forced) is (input in (SCHEMA, REPEATED) and bool(forced))
 
@@ -89,9 +90,9 @@ def test_the_pieces_of_a_schema_are_its_text() -> None:
 def test_a_reply_that_cannot_be_forced_begins_anew(options: dict[str, Any]) -> None:
     whole, _ = run(SCHEMA)
     job, sglang = run(SCHEMA, before=whole.pieces[:3], options=options)
-    assert not job.resumes and job.pieces == whole.pieces
+    assert job.pieces == job.all == whole.pieces
     assert sglang.asked[0]["custom_logit_processor"] is None
-    assert run(PLAIN, before=run(PLAIN)[0].pieces[:3], options=options)[0].resumes
+    assert len(run(PLAIN, before=run(PLAIN)[0].pieces[:3], options=options)[0].pieces) == 9
 
 
 def test_stops_are_found_in_the_text_and_stop_tokens_by_sglang() -> None:
