@@ -30,7 +30,7 @@ DOCUMENT = {
 
 
 def _human(text: str) -> int:
-    return int(text[:-1]) << 10 if text.endswith("K") else int(text)
+    return int(text[:-2]) << 10 if text.endswith("Ki") else int(text)
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {

@@ -268,7 +268,7 @@ def test_options_are_sglangs_own_by_any_of_their_names() -> None:
     given: dict[str, Any] = {
         "tp_size": 2,
         "data_parallel_size": 3,
-        "context_length": "8K",
+        "context_length": "8Ki",
         "chunked_prefill_size": -1,
         "mem_fraction_static": 0.8,
         "trust_remote_code": True,
