@@ -92,7 +92,7 @@ def server_args(
 ) -> ServerArgs:
     """Returns SGLang's arguments. Raises Fatal with one sentence that names the wrong option."""
     kind: Any = sglang("sglang.srt.server_args").ServerArgs
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = _Parser(add_help=False)
     kind.add_cli_args(parser)
     argv = [f"--model-path={models['target']}"]
     for name, value in options.items():

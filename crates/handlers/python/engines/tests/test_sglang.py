@@ -82,6 +82,15 @@ def test_a_later_attempt_continues_the_first(input: dict[str, Any]) -> None:
         assert any(forced) is (input in (SCHEMA, REPEATED) and bool(forced))
 
 
+def test_pieces_that_the_model_would_not_choose_are_taken_over_too() -> None:
+    before = [{"token": fake.WORDS[letter], "text": letter} for letter in "xyz"]
+    job, sglang = run(REPEATED, before=before)
+    assert job.all[:3] == before and len(job.pieces) == 9
+    [asked] = sglang.asked
+    assert asked["input_ids"] == [fake.WORDS[letter] for letter in "abc"]
+    assert asked["sampling_params"]["max_new_tokens"] == 12
+
+
 def test_the_pieces_of_a_schema_are_its_text() -> None:
     assert run(SCHEMA)[0].text == fake.JSON
 
@@ -99,8 +108,11 @@ def test_stops_are_found_in_the_text_and_stop_tokens_by_sglang() -> None:
     text = run(PLAIN)[0].text
     job, _ = run({**PLAIN, "stop": [text[3:5]]})
     assert (job.text, job.reason) == (text[:3], "stop_text")
-    job, _ = run({**PLAIN, "stop_token_ids": [fake.WORDS[text[2]]]})
+    job, sglang = run({**PLAIN, "stop_token_ids": [fake.WORDS[text[2]]]})
     assert (job.text, job.reason) == (text[:2], "stop")
+    assert sglang.asked[0]["sampling_params"]["stop_token_ids"] == [fake.WORDS[text[2]]]
+    ended = {**PLAIN, "logit_bias": {str(fake.END): 50}}
+    assert [len(run({**ended, "min_tokens": least})[0].pieces) for least in (0, 3)] == [1, 4]
 
 
 def test_banned_tokens_are_not_chosen_but_where_nothing_else_is_left() -> None:
@@ -125,8 +137,9 @@ def test_an_echoed_prompt_has_log_probabilities_but_for_its_first_token() -> Non
     job, sglang = run({**PLAIN, "echo": True, "logprobs": True, "max_tokens": 0})
     assert [piece.get("logprob") for piece in job.pieces] == [None, *(-token / 8 for token in (11, 12))]
     assert job.text == "abc" and sglang.asked[0]["logprob_start_len"] == 0
-    job, _ = run({**PLAIN, "prompt_logprobs": 1})
-    assert [len(piece.get("top_logprobs", ())) for piece in job.pieces[:4]] == [0, 1, 1, 0]
+    for fields, tops in (({}, [0, 1, 1, 0]), ({"logprobs": True, "top_logprobs": 3}, [0, 1, 1, 3])):
+        job, _ = run({**PLAIN, "prompt_logprobs": 1, **fields})
+        assert [len(piece.get("top_logprobs", ())) for piece in job.pieces[:4]] == tops
 
 
 def test_a_canceled_call_is_aborted_under_a_name_that_no_other_begins_with() -> None:
@@ -277,7 +290,8 @@ def test_options_are_sglangs_own_by_any_of_their_names() -> None:
         "quantization": "fp8",
         "gc_threshold": [700, 10],
         "extra_metric_labels": {"a": "b"},
-        "fp8_gemm_backend": "auto",
+        "fp8_gemm_backend": "triton",
+        "fp4_gemm_runner_backend": "marlin",
         "speculative_draft_model_path": "draft",
     }
     args: Any = server_args(MODELS, given, ())
@@ -285,7 +299,7 @@ def test_options_are_sglangs_own_by_any_of_their_names() -> None:
     assert (args.chunked_prefill_size, args.mem_fraction_static, args.quantization) == (-1, 0.8, "fp8")
     assert args.trust_remote_code and not args.disable_radix_cache and args.dllm_fdfo is False
     assert (args.gc_threshold, args.extra_metric_labels) == ([700, 10], {"a": "b"})
-    assert args.fp8_gemm_runner_backend == "auto"
+    assert (args.fp8_gemm_runner_backend, args.fp4_gemm_runner_backend) == ("triton", "marlin")
     assert args.speculative_draft_model_path == "/models/draft"
 
 
