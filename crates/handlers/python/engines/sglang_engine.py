@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, Optional, cast
+from uuid import uuid4
 
 from nsbridge_handler import AsyncJob, BadInput, Fatal, Models, Options
 
@@ -76,8 +77,9 @@ class Engine(Sglang):
 
     async def generate(self, call: Call) -> AsyncGenerator[Delta, None]:
         """Streams a reply from SGLang. A generator that is closed or canceled aborts the request there."""
-        outputs = self.running.read(await self._asked(call))
-        is_first = True
+        # An abort drops all requests whose names begin with its own, so all names have the same length.
+        name, is_first = uuid4().hex, True
+        outputs = self.running.read(await self._asked(call, name))
         try:
             async for output in outputs:
                 made = delta(output, call, is_first)
@@ -91,9 +93,9 @@ class Engine(Sglang):
             raise BadInput(why(error)) from None
         finally:
             await outputs.aclose()
-            self.engine.tokenizer_manager.abort_request(_name(call))
+            self.engine.tokenizer_manager.abort_request(name)
 
-    async def _asked(self, call: Call) -> AsyncGenerator[Output, None]:
+    async def _asked(self, call: Call, name: str) -> AsyncGenerator[Output, None]:
         request, scored = call.request, call.prompt_logprobs is not None
         return await self.engine.async_generate(
             input_ids=list(call.prompt),
@@ -105,7 +107,7 @@ class Engine(Sglang):
             custom_logit_processor=self._forced if call.forced else None,
             priority=None if self._sign is None else self._sign * request.priority,
             cache_salt=call.scope or None,
-            rid=_name(call),
+            rid=name,
             stream=True,
         )
 
@@ -119,11 +121,6 @@ class _TextAlone:
 
 
 Embedder = Judge = _TextAlone
-
-
-def _name(call: Call) -> str:
-    # An abort drops all requests whose names begin with its own, and `..-1` is how `..-10` begins.
-    return f"{call.id}."
 
 
 def _refuse_images(input: Mapping[str, Any]) -> None:

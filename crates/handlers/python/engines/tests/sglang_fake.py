@@ -193,6 +193,8 @@ class Engine:
         rid, params = arguments["rid"], arguments["sampling_params"]
         if params["repetition_penalty"] > 2:
             raise ValueError("repetition_penalty must be in (0, 2]")
+        if rid in self.alive:
+            raise ValueError(f"Duplicate request ID detected: {rid}")
         self.alive[rid] = True
         try:
             reply, told = list[int](), 0

@@ -1,6 +1,6 @@
 """SGLang itself, on the model whose folder `NSBRIDGE_TEST_SGLANG_MODEL` names. Run this file alone.
 
-The model is SmolLM2-135M-Instruct. SGLang runs on the CPU, in single precision, as vLLM did for the records.
+The model is SmolLM2-135M-Instruct. SGLang runs on the CPU in single precision, and transformers judges it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ MODEL = os.environ.get("NSBRIDGE_TEST_SGLANG_MODEL", "")
 if not MODEL:
     pytest.skip("NSBRIDGE_TEST_SGLANG_MODEL names no model", allow_module_level=True)
 
+import torch
 from nsbridge_handler import BadInput, Fatal
+from transformers import AutoModelForCausalLM
 
 from job import Collector
-from recording import Recorded
-from scenarios import SCENARIOS, SCHEMA, Scenario, places
+from scenarios import SCENARIOS, SCHEMA, places
 from sglang_engine import Engine
 
 T = TypeVar("T")
@@ -44,7 +45,6 @@ FORM = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
 # Many tokens, which SGLang reads in several parts.
 LONG = {"prompt": "The sea is wide. " * 40 + "The weather as JSON: ", "temperature": 0, "response_format": FORM}
 GREEDY = [each for each in SCENARIOS if each.input.get("temperature") == 0 and each.name != "sequences"]
-named = pytest.mark.parametrize("scenario", GREEDY, ids=lambda scenario: scenario.name)
 
 
 def wait(work: Coroutine[Any, Any, T]) -> T:
@@ -71,16 +71,30 @@ def tokens(pieces: list[Any]) -> list[int]:
     return [piece["token"] for piece in pieces]
 
 
-@named
-def test_a_greedy_reply_is_that_of_vllm(engine: Engine, scenario: Scenario) -> None:
-    pieces, recorded = run(engine, scenario.input).pieces, Recorded().pieces[scenario.name]
-    assert tokens(pieces) == tokens(recorded)
-    for own, other in zip(pieces, recorded):
-        assert own["text"] == other["text"]
-        if scenario.name != "penalties":
-            assert own.get("logprob") == pytest.approx(other.get("logprob"), abs=1e-3)
-        tops = [[(top["token"]) for top in piece.get("top_logprobs", ())] for piece in (own, other)]
-        assert tops[0] == tops[1]
+def check(piece: dict[str, Any], row: Any) -> None:
+    """Compares the log-probabilities of a piece with those of transformers."""
+    for each in ([piece] if "logprob" in piece else []) + piece.get("top_logprobs", []):
+        assert each["logprob"] == pytest.approx(float(row[each["token"]]), abs=1e-3)
+    likeliest = row.topk(max(len(piece.get("top_logprobs", ())), 1)).indices.tolist()
+    assert [top["token"] for top in piece.get("top_logprobs", ())] in ([], likeliest)
+
+
+@pytest.mark.parametrize("name", ["greedy", "chat", "emoji", "logprobs", "echo", "scored", "only_scored"])
+def test_a_greedy_reply_is_that_of_transformers(engine: Engine, name: str) -> None:
+    [input] = [each.input for each in GREEDY if each.name == name]
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    pieces = run(engine, input).pieces
+    ids = wait(engine.prompt(input, 0.0))
+    made = [piece for piece in pieces if not piece.get("prompt")]
+    with torch.no_grad():
+        [rows] = model(torch.tensor([[*ids, *tokens(made)]])).logits.log_softmax(-1)
+    assert tokens(made) == rows[len(ids) - 1 :][: len(made)].argmax(-1).tolist()
+    for piece, row in zip(made, rows[len(ids) - 1 :]):
+        check(piece, row)
+    of_prompt = pieces[: len(pieces) - len(made)]
+    assert tokens(of_prompt) in ([], ids)
+    for piece, row in zip(of_prompt[1:], rows):
+        check(piece, row)
 
 
 @pytest.mark.parametrize(
@@ -163,16 +177,16 @@ def test_the_longest_prompt_and_reply_fill_the_context(engine: Engine) -> None:
 def test_a_canceled_request_leaves_sglang(engine: Engine) -> None:
     async def cancel() -> None:
         job = Collector()
-        task = asyncio.ensure_future(engine.handle({**SEA, "max_tokens": 1500, "n": 12}, cast(Any, job)))
+        task = asyncio.ensure_future(engine.handle({**SEA, "max_tokens": 1500, "n": 3}, cast(Any, job)))
         await job.began.wait()
         running: dict[str, Any] = cast(Any, engine.engine.tokenizer_manager).rid_to_state
-        assert len(running) == 12
+        assert len(running) == 3
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         while running:
             await asyncio.sleep(0.1)
 
-    wait(asyncio.wait_for(cancel(), 60))
+    wait(asyncio.wait_for(cancel(), 200))
     assert engine.measures()["engine_generation_tokens"] > 100
 
 
@@ -188,4 +202,4 @@ def test_a_killed_scheduler_is_told_and_this_process_lives(engine: Engine) -> No
         with pytest.raises(Fatal, match="has ended"):
             await task
 
-    wait(asyncio.wait_for(end(), 60))
+    wait(asyncio.wait_for(end(), 200))
