@@ -3,7 +3,7 @@
 pub(crate) mod echo;
 mod items;
 mod object;
-mod request;
+pub(crate) mod request;
 mod view;
 
 use std::collections::HashSet;

@@ -13,9 +13,10 @@ from uuid import uuid4
 from nsbridge_handler import AsyncJob, BadInput, Fatal, Models, Options
 
 from engine_guard import Guard, guarded
+from engine_images import image_parts
 from engine_prompt import Prompter
 from engine_request import Facts
-from engine_text import Call, Delta, answer
+from engine_text import Call, Delta, Prompt, answer
 from engine_words import Words
 from sglang_api import Output, TokenizerManager
 from sglang_reply import delta, why
@@ -70,10 +71,11 @@ class Engine(Sglang):
         """Answers a TextInput with TextPieces."""
         await answer(self, input, job)
 
-    async def prompt(self, input: Mapping[str, Any], submitted_at: float) -> list[int]:
-        """Returns the tokens of a prompt. Long ones take a while, so a thread makes them."""
-        _refuse_images(input)
-        return await asyncio.to_thread(self._prompter.tokens, input, submitted_at)
+    async def prompt(self, input: Mapping[str, Any], job: AsyncJob) -> Prompt:
+        """Returns a prompt. Long ones take a while, so a thread makes them."""
+        # SGLang makes a text of the tokens beside an image, in which texts become special tokens.
+        image_parts(input, 0)
+        return Prompt(await asyncio.to_thread(self._prompter.tokens, input, job.submitted_at))
 
     async def generate(self, call: Call) -> AsyncGenerator[Delta, None]:
         """Streams a reply from SGLang. A generator that is closed or canceled aborts the request there."""
@@ -121,16 +123,6 @@ class _TextAlone:
 
 
 Embedder = Judge = _TextAlone
-
-
-def _refuse_images(input: Mapping[str, Any]) -> None:
-    """Refuses images. SGLang makes a text of the tokens beside one, in which texts become special tokens."""
-    for message in input.get("messages") or ():
-        content = message.get("content")
-        if isinstance(content, list):
-            parts = cast("list[Mapping[str, Any]]", content)
-            if any(part.get("type", "text") != "text" for part in parts):
-                raise BadInput("`messages` have an image, which is not possible in this engine")
 
 
 def _guarded_encoder(document: Mapping[str, Any]) -> Callable[[str], list[int]]:

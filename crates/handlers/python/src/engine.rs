@@ -7,8 +7,8 @@ use std::time::Duration;
 use std::{fmt, fs};
 
 use nsbridge_handler::{
-    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, Result, TextInput,
-    TextPiece,
+    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, MultimodalInput,
+    Result, TextPiece,
 };
 use nsbridge_protocol::{EmbeddingInput, EmbeddingPiece, JudgeInput, JudgeScores};
 use serde::de::DeserializeOwned;
@@ -26,11 +26,13 @@ use crate::plan::{EnginePlan, Plan};
 const KILL_AFTER: Duration = Duration::from_secs(20);
 
 /// Modules of the adapters, which the processes import.
-const MODULES: [(&str, &str); 26] = [
+const MODULES: [(&str, &str); 30] = [
     ("engine_chat.py", include_str!("../engines/engine_chat.py")),
     ("engine_detokenize.py", include_str!("../engines/engine_detokenize.py")),
     ("engine_format.py", include_str!("../engines/engine_format.py")),
     ("engine_guard.py", include_str!("../engines/engine_guard.py")),
+    ("engine_images.py", include_str!("../engines/engine_images.py")),
+    ("engine_pooling.py", include_str!("../engines/engine_pooling.py")),
     ("engine_prompt.py", include_str!("../engines/engine_prompt.py")),
     ("engine_reply.py", include_str!("../engines/engine_reply.py")),
     ("engine_request.py", include_str!("../engines/engine_request.py")),
@@ -46,8 +48,10 @@ const MODULES: [(&str, &str); 26] = [
     ("sglang_running.py", include_str!("../engines/sglang_running.py")),
     ("sglang_signals.py", include_str!("../engines/sglang_signals.py")),
     ("sglang_start.py", include_str!("../engines/sglang_start.py")),
+    ("vllm_adapters.py", include_str!("../engines/vllm_adapters.py")),
     ("vllm_engine.py", include_str!("../engines/vllm_engine.py")),
     ("vllm_forced.py", include_str!("../engines/vllm_forced.py")),
+    ("vllm_images.py", include_str!("../engines/vllm_images.py")),
     ("vllm_measures.py", include_str!("../engines/vllm_measures.py")),
     ("vllm_options.py", include_str!("../engines/vllm_options.py")),
     ("vllm_pooling.py", include_str!("../engines/vllm_pooling.py")),
@@ -100,6 +104,9 @@ pub struct EngineOptions {
     /// Maximum time to load the model, in seconds.
     #[serde(default = "crate::options::half_an_hour")]
     pub load_timeout_s: u64,
+    /// Names of the models that are adapters (LoRA) of the model `target`. Requests may choose these.
+    #[serde(default)]
+    pub adapters: Vec<String>,
     /// Options of the engine by its own names, such as `tensor_parallel_size`.
     #[serde(default)]
     pub options: Map<String, Value>,
@@ -122,6 +129,7 @@ impl EngineOptions {
             output: None,
             show_output: false,
             load_timeout_s: crate::options::half_an_hour(),
+            adapters: Vec::new(),
             options: Map::new(),
         }
     }
@@ -145,12 +153,17 @@ impl EngineOptions {
 /// Kind of reply that an engine makes. This trait is sealed.
 pub trait EngineTask: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Input of a request.
-    type Input: Serialize + DeserializeOwned + Send;
+    type Input: Serialize + DeserializeOwned + Send + Sync;
     /// Piece of a reply.
     type Output: Serialize + DeserializeOwned + Send + 'static;
     /// Class of the adapter.
     #[doc(hidden)]
     const CLASS: &'static str;
+    /// Returns the adapter that a request names.
+    #[doc(hidden)]
+    fn adapter(_input: &Self::Input) -> Option<&str> {
+        None
+    }
 }
 
 mod sealed {
@@ -174,9 +187,13 @@ impl sealed::Sealed for EmbeddingTask {}
 impl sealed::Sealed for JudgeTask {}
 
 impl EngineTask for TextTask {
-    type Input = TextInput;
+    type Input = MultimodalInput;
     type Output = TextPiece;
     const CLASS: &'static str = "Engine";
+
+    fn adapter(MultimodalInput(input): &MultimodalInput) -> Option<&str> {
+        input.adapter.as_deref()
+    }
 }
 
 impl EngineTask for EmbeddingTask {
@@ -206,6 +223,7 @@ impl EngineTask for JudgeTask {
 /// ```
 pub struct Engine<T = TextTask> {
     model: Model,
+    adapters: Vec<String>,
     /// Modules of the adapters.
     _folder: TempDir,
     task: PhantomData<T>,
@@ -218,14 +236,21 @@ impl<T: EngineTask> AsyncHandler for Engine<T> {
 
     async fn load(options: EngineOptions, models: Models) -> Result<Self> {
         let own_slots = options.slots.is_none();
+        let adapters = options.adapters.clone();
+        adapters.iter().try_for_each(|name| models.require(name).map(drop))?;
         let folder = modules()?;
         let mut plan = Plan::new(options.of_model(&folder, T::CLASS), &models)?;
         plan.kill_after = KILL_AFTER;
-        plan.engine = Some(EnginePlan { own_slots });
-        Ok(Self { model: Model::load(plan).await?, _folder: folder, task: PhantomData })
+        plan.engine = Some(EnginePlan { own_slots, adapters: adapters.clone() });
+        Ok(Self { model: Model::load(plan).await?, adapters, _folder: folder, task: PhantomData })
     }
 
     async fn handle(&self, input: T::Input, job: &mut AsyncJob<T::Output>) -> Result<Finish> {
+        if let Some(name) = T::adapter(&input)
+            && !self.adapters.iter().any(|known| known == name)
+        {
+            return Err(unknown_adapter(name, &self.adapters));
+        }
         let input = to_raw_value(&input)?;
         self.model.handle(&input, job).await
     }
@@ -254,6 +279,16 @@ impl<T> fmt::Debug for Engine<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").finish_non_exhaustive()
     }
+}
+
+/// Returns the error of a request that names an adapter that the worker does not have.
+fn unknown_adapter(name: &str, known: &[String]) -> Error {
+    let name: String = name.chars().take(100).collect();
+    Error::bad_input(if known.is_empty() {
+        format!("`adapter` is `{name}`, and this worker has no adapters")
+    } else {
+        format!("`adapter` is `{name}`: this worker has `{}`", known.join("`, `"))
+    })
 }
 
 /// Writes the modules of the adapters to a folder that only this user can read.

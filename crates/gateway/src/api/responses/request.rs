@@ -119,16 +119,18 @@ impl ResponsesRequest {
         let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let instructions: Option<String> = fields.take("instructions")?;
         let mut messages: Vec<ChatMessage> = Vec::new();
-        messages.extend(instructions.as_ref().map(|text| ChatMessage::new("system", text)));
+        messages
+            .extend(instructions.as_ref().map(|text| ChatMessage::new("system", text.as_str())));
         let has_instructions = instructions.is_some();
         let refers = !items::references(&given).is_empty();
-        messages.extend(items::read(given, known)?);
+        messages.extend(items::read(given, known, settings.images)?);
         let previous: Option<String> = fields.take("previous_response_id")?;
         let is_empty = messages.len() == usize::from(has_instructions);
         if is_empty && !refers && previous.is_none() {
             return Err(ApiError::field("input", "`input` is missing"));
         }
         let mut input = TextInput { messages, ..TextInput::default() };
+        input.adapter.clone_from(&settings.adapter);
         let seed = sampling(&mut fields, &mut input)?;
         input.max_tokens = fields.take("max_output_tokens")?;
         input.top_logprobs = fields.take::<u32>("top_logprobs")?.filter(|top| *top > 0);

@@ -84,7 +84,7 @@ def test_a_greedy_reply_is_that_of_transformers(engine: Engine, name: str) -> No
     [input] = [each.input for each in GREEDY if each.name == name]
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     pieces = run(engine, input).pieces
-    ids = wait(engine.prompt(input, 0.0))
+    ids = wait(engine.prompt(input, cast(Any, Collector()))).tokens
     made = [piece for piece in pieces if not piece.get("prompt")]
     with torch.no_grad():
         [rows] = model(torch.tensor([[*ids, *tokens(made)]])).logits.log_softmax(-1)

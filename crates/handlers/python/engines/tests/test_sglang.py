@@ -220,8 +220,8 @@ def test_ends_that_are_none_are_told_or_tried_again() -> None:
 
 
 def test_images_and_other_tasks_are_refused() -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
-    with pytest.raises(BadInput, match="an image"):
+    image: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
+    with pytest.raises(BadInput, match="takes no images"):
         run({"messages": [{"role": "user", "content": [image]}]})
     job, _ = run({"messages": [{"role": "user", "content": "sea"}], "max_tokens": 2})
     assert job.usage.get("input_tokens") == 3
