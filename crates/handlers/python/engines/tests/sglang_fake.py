@@ -68,6 +68,10 @@ def _argument(field: dict[str, Any]) -> dict[str, Any]:
 class ServerArgs:
     """Arguments of SGLang."""
 
+    enable_custom_logit_processor: bool
+    incremental_streaming_output: bool
+    custom_sigquit_handler: Any
+
     def __init__(self, **fields: Any) -> None:
         for name, field in API["server_args"].items():
             setattr(self, name, fields.get(name, field.get("default")))
@@ -81,12 +85,13 @@ class ServerArgs:
     def add_cli_args(parser: argparse.ArgumentParser) -> None:
         for name, field in API["server_args"].items():
             if field["flags"]:
-                wanted = {} if "default" in field else {"required": True}
-                default = field.get("default")
-                parser.add_argument(*field["flags"], dest=name, default=default, **_argument(field), **wanted)
+                wanted: dict[str, Any] = {"default": field.get("default"), "required": "default" not in field}
+                parser.add_argument(*field["flags"], dest=name, **_argument(field), **wanted)
         for flag, field in API["server_args_flags"].items():
-            takes_none = "action" in field and "nargs" not in field
-            parser.add_argument(flag, **({"action": "store_true"} if takes_none else {}))
+            if "action" in field and "nargs" not in field:
+                parser.add_argument(flag, action="store_true")
+            else:
+                parser.add_argument(flag)
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> ServerArgs:

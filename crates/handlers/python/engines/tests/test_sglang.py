@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Optional, cast
 
 import pytest
 from nsbridge_handler import BadInput, Fatal, Retry
@@ -47,7 +47,11 @@ async def loaded(*adapters: str, **options: Any) -> tuple[Engine, fake.Engine]:
 
 
 def run(
-    input: dict[str, Any], before: Any = (), options: Any = None, change: Any = None, **fields: Any
+    input: dict[str, Any],
+    before: Any = (),
+    options: Optional[dict[str, Any]] = None,
+    change: Optional[dict[str, Any]] = None,
+    **fields: Any,
 ) -> tuple[Collector, fake.Engine]:
     async def answer() -> tuple[Collector, fake.Engine]:
         engine, sglang = await loaded(*fields.pop("adapters", ()), **(options or {}))
@@ -352,7 +356,7 @@ def test_tokens_are_forced_in_their_rows_alone_and_in_the_reply_alone() -> None:
 
 
 def test_outputs_of_a_request_keep_their_error() -> None:
-    async def outputs() -> Any:
+    async def outputs() -> AsyncGenerator[Any, None]:
         yield {"output_ids": [1], "meta_info": {}}
         raise RuntimeError("broken")
 
