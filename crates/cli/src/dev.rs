@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     /// Model in Python instead: the file, or FILE:CLASS.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "draft", "device"])]
     python: Option<PathBuf>,
-    /// Engine that runs the model of --weights instead, such as vllm.
+    /// Engine that runs the model of --weights instead: vllm or sglang.
     #[arg(
         long,
         value_name = "NAME",

@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     /// Model in Python: the file, or FILE:CLASS. Sets `entry_point` in [handler].
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
-    /// Engine that runs the model, such as vllm; openai is any server of OpenAI's API. Sets `engine` in
+    /// Engine that runs the model, vllm or sglang; openai is any server of OpenAI's API. Sets `engine` in
     /// [handler].
     #[arg(long, value_name = "NAME", conflicts_with = "python")]
     engine: Option<String>,

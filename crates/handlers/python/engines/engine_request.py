@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from nsbridge_handler import BadInput
 
@@ -31,6 +31,8 @@ PLAIN: dict[str, float] = {
 class Facts:
     """What a request is checked against."""
 
+    penalizes_prompt: ClassVar[bool] = True
+    """True if `repetition_penalty` counts the tokens of the prompt."""
     vocabulary: int
     """Number of rows of the model's embedding."""
     context: int

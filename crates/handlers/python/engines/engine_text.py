@@ -88,7 +88,7 @@ async def answer(engine: TextEngine, input: Mapping[str, Any], job: AsyncJob) ->
     prompt = await engine.prompt(input, job)
     work = _Work(engine, request, prompt, job)
     # An engine that cannot be forced begins such a reply anew, and the client compares.
-    if engine.can_force or not request.has_history:
+    if engine.can_force or not work.replays:
         work.resume(await job.resumed())
     await work.run()
     work.finish()
@@ -111,6 +111,9 @@ class _Work:
         self.replies = [Reply(index, engine.words, request, stops, limit) for index in range(request.n)]
         self.pieces = PromptPieces(engine.words, request, prompt) if request.has_prompt_pieces else None
         self.media, self.cached = whole.media, 0
+        # The first tokens of such a reply are forced. Those of another one become a part of the prompt.
+        repeats = not engine.facts.penalizes_prompt and request.sampling["repetition_penalty"] != 1
+        self.replays = request.has_history or repeats
         if limit == 0:
             self.replies[0].end = "length"
         job.at_most((len(prompt) if self.pieces else 0) + request.n * limit)
@@ -147,7 +150,7 @@ class _Work:
                 await stream.close()
 
     async def _emit_replies(self, streams: Mapping[int, _Stream]) -> None:
-        known = {reply.index: len(reply.tokens) for reply in self.replies if self.request.has_history}
+        known = {reply.index: len(reply.tokens) for reply in self.replies if self.replays}
         while (due := self._due()) is not None:
             stream = streams[due.index]
             for place in range(known.pop(due.index, 0)):
@@ -166,8 +169,7 @@ class _Work:
             reply.end = "stop"
 
     def _call(self, reply: Reply, scored: bool) -> Call:
-        # The tokens of an earlier attempt become a part of the prompt, unless they are forced.
-        forced = list(reply.tokens) if self.request.has_history else []
+        forced = list(reply.tokens) if self.replays else []
         moved = 0 if forced else len(reply.tokens)
         return Call(
             id=f"{self.job.id}-{self.job.attempt}-{reply.index}",

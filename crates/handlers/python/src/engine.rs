@@ -1,4 +1,4 @@
-//! Handler of an engine in Python, such as vLLM, whose adapter is part of this crate.
+//! Handler of an engine in Python, vLLM or SGLang, whose adapter is part of this crate.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -26,9 +26,10 @@ use crate::plan::{EnginePlan, Plan};
 const KILL_AFTER: Duration = Duration::from_secs(20);
 
 /// Modules of the adapters, which the processes import.
-const MODULES: [(&str, &str); 19] = [
+const MODULES: [(&str, &str); 30] = [
     ("engine_chat.py", include_str!("../engines/engine_chat.py")),
     ("engine_detokenize.py", include_str!("../engines/engine_detokenize.py")),
+    ("engine_format.py", include_str!("../engines/engine_format.py")),
     ("engine_guard.py", include_str!("../engines/engine_guard.py")),
     ("engine_images.py", include_str!("../engines/engine_images.py")),
     ("engine_pooling.py", include_str!("../engines/engine_pooling.py")),
@@ -37,6 +38,16 @@ const MODULES: [(&str, &str); 19] = [
     ("engine_request.py", include_str!("../engines/engine_request.py")),
     ("engine_text.py", include_str!("../engines/engine_text.py")),
     ("engine_words.py", include_str!("../engines/engine_words.py")),
+    ("sglang_api.py", include_str!("../engines/sglang_api.py")),
+    ("sglang_engine.py", include_str!("../engines/sglang_engine.py")),
+    ("sglang_forced.py", include_str!("../engines/sglang_forced.py")),
+    ("sglang_measures.py", include_str!("../engines/sglang_measures.py")),
+    ("sglang_options.py", include_str!("../engines/sglang_options.py")),
+    ("sglang_reply.py", include_str!("../engines/sglang_reply.py")),
+    ("sglang_request.py", include_str!("../engines/sglang_request.py")),
+    ("sglang_running.py", include_str!("../engines/sglang_running.py")),
+    ("sglang_signals.py", include_str!("../engines/sglang_signals.py")),
+    ("sglang_start.py", include_str!("../engines/sglang_start.py")),
     ("vllm_adapters.py", include_str!("../engines/vllm_adapters.py")),
     ("vllm_engine.py", include_str!("../engines/vllm_engine.py")),
     ("vllm_forced.py", include_str!("../engines/vllm_forced.py")),
@@ -53,6 +64,8 @@ const MODULES: [(&str, &str); 19] = [
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EngineName {
+    /// SGLang's `Engine`.
+    Sglang,
     /// vLLM's `AsyncLLM`.
     Vllm,
 }
@@ -61,6 +74,7 @@ impl EngineName {
     /// Returns the name of the adapter's file.
     const fn module(self) -> &'static str {
         match self {
+            Self::Sglang => "sglang_engine.py",
             Self::Vllm => "vllm_engine.py",
         }
     }
@@ -341,16 +355,20 @@ mod tests {
         let refused =
             |text: &str| serde_json::from_str::<EngineOptions>(text).unwrap_err().to_string();
         let error = refused(r#"{"engine": "vlm"}"#);
-        assert!(error.contains("`vlm`") && error.contains("`vllm`"), "{error}");
+        for name in ["`vlm`", "`vllm`", "`sglang`"] {
+            assert!(error.contains(name), "{error}");
+        }
         let error = refused(r#"{"engine": "vllm", "slot": 4}"#);
         assert!(error.contains("`slot`") && error.contains("`slots`"), "{error}");
     }
 
     #[test]
-    fn the_engine_has_its_module_in_the_folder() {
+    fn each_engine_has_its_module_in_the_folder() {
         let folder = modules().unwrap();
-        assert!(folder.path().join(EngineName::Vllm.module()).is_file());
+        for engine in [EngineName::Sglang, EngineName::Vllm] {
+            assert!(folder.path().join(engine.module()).is_file());
+        }
         // The folder of the modules comes first in the path of imports.
-        assert!(MODULES.iter().all(|(name, _)| *name != "vllm.py"));
+        assert!(MODULES.iter().all(|(name, _)| !["sglang.py", "vllm.py"].contains(name)));
     }
 }
