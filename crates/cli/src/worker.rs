@@ -15,9 +15,10 @@ use nsbridge_judged::{Judged, Rules, Scoring};
 use nsbridge_llama::{Embedder, Llama};
 use nsbridge_openai::{OpenAi, OpenAiEmbedder};
 use nsbridge_protocol::ModelName;
-use nsbridge_python::{EmbeddingTask, Engine, JudgeTask, Python};
+use nsbridge_python::{EmbeddingTask, Engine, EngineOptions, JudgeTask, Python};
 use nsbridge_store::{Location, Wanted};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use toml::Value;
 
 use self::images::WithImages;
@@ -86,14 +87,27 @@ impl PythonSettings {
     ///
     /// Returns an error that names a variable that fits no option.
     pub(crate) fn of_model(self, file: &Path) -> Result<nsbridge_python::Options> {
+        let file = file.to_str().context("the path of the model must be UTF-8")?;
+        self.of_handler(ENTRY_POINT, file.to_owned())
+    }
+
+    /// Returns the options of an engine, in the same order.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names an unknown engine, or a variable that fits no option.
+    pub(crate) fn of_engine(self, engine: String) -> Result<EngineOptions> {
+        self.of_handler(ENGINE, engine)
+    }
+
+    fn of_handler<T: DeserializeOwned>(self, field: &str, value: String) -> Result<T> {
         let variables = nsbridge_base::config::variables();
         let of_handler = variables.filter(|(name, _)| name.starts_with("NSBRIDGE_HANDLER__"));
         let environment = Environment::new(of_handler);
         let HandlerTable { mut handler } = nsbridge_base::config::parse("", &environment)?;
-        let file = file.to_str().context("the path of the model must be UTF-8")?;
-        handler.insert(ENTRY_POINT.to_owned(), Value::String(file.to_owned()));
+        handler.insert(field.to_owned(), Value::String(value));
         self.set(&mut handler)?;
-        handler.try_into().context("the variables NSBRIDGE_HANDLER__…")
+        handler.try_into().context("the flags and the variables NSBRIDGE_HANDLER__…")
     }
 
     fn set(self, handler: &mut toml::Table) -> Result<()> {

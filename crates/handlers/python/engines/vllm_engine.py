@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Optional, cast
 
 # First, because it says what is missing where vLLM is.
@@ -31,6 +32,7 @@ from vllm_request import sampling_params
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.logprobs import Logprob
+    from vllm.lora.request import LoRARequest
 
 __all__ = ["Embedder", "Engine", "Judge"]
 
@@ -41,6 +43,7 @@ class Engine(Vllm):
     can_force = False
     facts: Facts
     words: Words
+    _adapters: Mapping[str, LoRARequest] = MappingProxyType({})
 
     async def load(self, models: Models, options: Options, adapters: Sequence[str] = ()) -> None:
         """Starts vLLM with a model's folder, vLLM's own engine arguments and the names of the adapters."""
@@ -53,9 +56,10 @@ class Engine(Vllm):
         self.start(config)
         self._adapters = await load_adapters(self.llm, models, adapters)
         self.version = " ".join([self.version, *adapters])
-        self._describe(config)
+        self.describe(config)
 
-    def _describe(self, config: VllmConfig) -> None:
+    def describe(self, config: VllmConfig) -> None:
+        """Notes what answers need of the model, and how its prompts are made."""
         model, generation = config.model_config, config.model_config.try_get_generation_config()
         tokenizer: Any = self.llm.get_tokenizer()
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)

@@ -31,11 +31,18 @@ TEMPLATE = (
 )
 
 
-def write_llava(folder: Path, tokenizer_folder: Path) -> Path:
+# Template that takes contents as texts, in which vLLM writes the places of the images.
+TEXT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] | upper }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+
+
+def write_llava(folder: Path, tokenizer_folder: Path, template: str = TEMPLATE) -> Path:
     """Writes the model, its processor and its chat template."""
     cast(Any, torch).manual_seed(5)
     tokenizer: Any = cast(Any, AutoTokenizer).from_pretrained(tokenizer_folder)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.add_tokens(["<image>"], special_tokens=True)
     token: int = tokenizer.convert_tokens_to_ids("<image>")
     text = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -68,7 +75,7 @@ def write_llava(folder: Path, tokenizer_folder: Path) -> Path:
         tokenizer=tokenizer,
         patch_size=PATCH,
         vision_feature_select_strategy="default",
-        chat_template=TEMPLATE,
+        chat_template=template,
         num_additional_image_tokens=1,
     )
     processor.save_pretrained(folder)
