@@ -14,6 +14,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 BYTES = "bytes:"
 ID = "token_id:"
 UNKNOWN = "\ufffd"
+# Number that stands for minus infinity.
+NEVER = -9999.0
 
 
 class LikeliestTokens:
@@ -66,6 +68,45 @@ class PartsOfCharacters:
                     entry["decoded_token"] = _name(_bytes(ID + token))
 
 
+class ImpossibleTokens:
+    """A token that a format forbids is in no list of likely tokens. vLLM fills its list up with such tokens."""
+
+    @staticmethod
+    def is_in(fields, expected, found):
+        return str(NEVER) in json.dumps([choice["logprobs"] for choice in expected["choices"]])
+
+    @staticmethod
+    def changes(fields):
+        return {}
+
+    @staticmethod
+    def change(fields, expected, found):
+        for place in _places(expected):
+            place["top_logprobs"] = [each for each in place["top_logprobs"] if each["logprob"] > NEVER]
+        for told in _lists(expected):
+            told["top_logprobs"] = [top and {token: value for token, value in top.items() if value > NEVER}
+                                    for top in told["top_logprobs"]]
+
+
+class PromptOfAnEcho:
+    """A choice has `prompt_logprobs` where they were asked for. vLLM adds them to an echo, whose `logprobs` have
+    the same numbers."""
+
+    @staticmethod
+    def is_in(fields, expected, found):
+        given = any(choice["prompt_logprobs"] for choice in expected["choices"])
+        return given and "prompt_logprobs" not in fields
+
+    @staticmethod
+    def changes(fields):
+        return {}
+
+    @staticmethod
+    def change(fields, expected, found):
+        for choice in expected["choices"]:
+            choice["prompt_logprobs"] = None
+
+
 class IncompleteEnd:
     """A character that is not complete at the end of a reply is U+FFFD. vLLM leaves it out."""
 
@@ -85,7 +126,7 @@ class IncompleteEnd:
                 own["text"] = other["text"]
 
 
-ALL = (LikeliestTokens, PartsOfCharacters, IncompleteEnd)
+ALL = (LikeliestTokens, PartsOfCharacters, ImpossibleTokens, PromptOfAnEcho, IncompleteEnd)
 
 
 def of(fields, expected, found):
