@@ -69,7 +69,8 @@ class PartsOfCharacters:
 
 
 class ImpossibleTokens:
-    """A token that a format forbids is in no list of likely tokens. vLLM fills its list up with such tokens."""
+    """A token that a format forbids is in no list of likely tokens. vLLM fills its list up with such
+    tokens."""
 
     @staticmethod
     def is_in(fields, expected, found):
@@ -89,8 +90,8 @@ class ImpossibleTokens:
 
 
 class PromptOfAnEcho:
-    """A choice has `prompt_logprobs` where they were asked for. vLLM adds them to an echo, whose `logprobs` have
-    the same numbers."""
+    """A choice has `prompt_logprobs` where they were asked for. vLLM adds them to an echo, whose `logprobs`
+    have the same numbers."""
 
     @staticmethod
     def is_in(fields, expected, found):
@@ -108,12 +109,13 @@ class PromptOfAnEcho:
 
 
 class IncompleteEnd:
-    """A character that is not complete at the end of a reply is U+FFFD. vLLM leaves it out."""
+    """A character that is not complete at the end of a reply is U+FFFD. vLLM leaves it out, and a space that
+    is a part of its first token."""
 
     @staticmethod
     def is_in(fields, expected, found):
         pairs = zip(expected["choices"], found["choices"])
-        return any(own["text"] + UNKNOWN == other["text"] for own, other in pairs)
+        return any(_is_cut(own["text"], other["text"]) for own, other in pairs)
 
     @staticmethod
     def changes(fields):
@@ -122,7 +124,7 @@ class IncompleteEnd:
     @staticmethod
     def change(fields, expected, found):
         for own, other in zip(expected["choices"], found["choices"]):
-            if own["text"] + UNKNOWN == other["text"]:
+            if _is_cut(own["text"], other["text"]):
                 own["text"] = other["text"]
 
 
@@ -132,6 +134,10 @@ ALL = (LikeliestTokens, PartsOfCharacters, ImpossibleTokens, PromptOfAnEcho, Inc
 def of(fields, expected, found):
     """Returns the differences that a pair of replies may have."""
     return [difference for difference in ALL if difference.is_in(fields, expected, found)]
+
+
+def _is_cut(own, other):
+    return other in (own + UNKNOWN, own + " " + UNKNOWN)
 
 
 def _choices(reply):
