@@ -96,6 +96,12 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
     let is_chat = engine.is_some() || !pair.is_bundled();
     // An engine refuses them itself if its model takes none.
     let images = engine.is_some();
+    // Wrong options come before the files, which may take long.
+    let (python, engine) = match (python, engine) {
+        (Some(file), _) => (Some(settings.of_model(&file)?), None),
+        (None, Some(name)) => (None, Some(settings.of_engine(name)?)),
+        (None, None) => (None, None),
+    };
     // The files of a model in Python, or of an engine's, are read from the store for as long as its worker runs.
     let (_store, models) = models(weights).await?;
     let found = match (is_python, models.get(ENGINE_TARGET)) {
@@ -109,8 +115,7 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
         reasoning.or_else(|| named(found.reasoning?.name()).ok()).and_then(|named| named.0);
     let mut input_schema = None;
     let local = match (python, engine) {
-        (Some(file), _) => {
-            let mut options = settings.of_model(&file)?;
+        (Some(mut options), _) => {
             // Prompts of this machine's user alone are served here.
             (options.reload, options.show_output) = (reload, true);
             let schema = options.loaded_schema.clone();
@@ -118,8 +123,7 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
             input_schema = schema.get().cloned().flatten().map(InputSchema::Schema);
             local
         }
-        (None, Some(engine)) => {
-            let mut options = settings.of_engine(engine)?;
+        (None, Some(mut options)) => {
             options.show_output = true;
             Local::start_engine(options, models).await?
         }

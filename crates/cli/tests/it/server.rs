@@ -97,7 +97,8 @@ fn a_server_of_the_worker_that_ends_ends_it_and_the_request_comes_back() {
 #[test]
 fn what_a_server_cannot_do_is_one_sentence() {
     let place = Place::new();
-    let keyring = place.path("keys.json");
+    let (keyring, model) = (place.path("keys.json"), model());
+    let model = model.to_str().unwrap();
     for (flags, says) in [
         (
             &["--engine", "vllm", "--url", "http://a"][..],
@@ -109,7 +110,7 @@ fn what_a_server_cannot_do_is_one_sentence() {
             "[handler] url is `a:8000`: it must be an address",
         ),
         (
-            &["--engine", "openai", "--url", "http://a", "--weights", "/m"],
+            &["--engine", "openai", "--url", "http://a", "--weights", model],
             "[models] target has no effect",
         ),
         (

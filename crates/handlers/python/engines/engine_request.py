@@ -43,6 +43,8 @@ class Facts:
     """Sampling parameters that the model's authors advise."""
     adapters: Collection[str] = ()
     """Names of the model's adapters."""
+    priority_option: str = ""
+    """Option without which the engine does not order by `priority`; empty if it does."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ def read_request(input: Mapping[str, Any], facts: Facts) -> Request:
         adapter=_adapter(input.get("adapter"), facts),
     )
     _check_request(request)
+    if request.priority and facts.priority_option:
+        raise BadInput(f"`priority` has no effect here: it needs `{facts.priority_option}` in [handler.options]")
     return request
 
 

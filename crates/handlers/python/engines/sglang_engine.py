@@ -62,7 +62,14 @@ class Engine(Sglang):
         # SGLang takes shorter prompts than others, and a continued reply is a prompt.
         context = min(manager.max_req_input_len, model.context_len - manager.num_reserved_tokens)
         defaults = model.get_default_sampling_params()
-        self.facts = _Facts(model.vocab_size, context, frozenset(ends), defaults, frozenset(adapters))
+        self.facts = _Facts(
+            model.vocab_size,
+            context,
+            frozenset(ends),
+            defaults,
+            frozenset(adapters),
+            "enable_priority_scheduling = true" if self._sign is None else "",
+        )
         document = json.loads(backend.to_str())
         self.words = Words.from_document(document)
         self._prompter = Prompter(tokenizer, Guard(document), _guarded_encoder(document), context)

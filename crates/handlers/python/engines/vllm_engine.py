@@ -73,8 +73,14 @@ class Engine(Vllm):
         ends.append(self.llm.renderer.get_eos_token_id())
         known = frozenset(token for token in ends if token is not None)
         defaults = model.get_diff_sampling_param()
+        policy = config.scheduler_config.policy
         self.facts = Facts(
-            model.get_vocab_size(), model.max_model_len, known, defaults, tuple(self._adapters)
+            model.get_vocab_size(),
+            model.max_model_len,
+            known,
+            defaults,
+            tuple(self._adapters),
+            "" if policy == "priority" else 'scheduling_policy = "priority"',
         )
         self._most_images = most_images(self.llm.renderer)
         # Also without an image the template of such a model may take texts in parts.
@@ -82,7 +88,6 @@ class Engine(Vllm):
         document = json.loads(backend.to_str())
         self.words = Words.from_document(document)
         self._prompter = Prompter(tokenizer, Guard(document), _guarded_encoder(document), model.max_model_len)
-        self._has_priorities = config.scheduler_config.policy == "priority"
 
     async def handle(self, input: dict[str, Any], job: AsyncJob) -> None:
         """Answers a TextInput with TextPieces."""
@@ -110,7 +115,7 @@ class Engine(Vllm):
         if call.media is not None:
             # With all that the tokens of the prompt do not tell. Those of a continued reply come after it.
             prompt = {**cast("dict[str, Any]", call.media), **prompt, "type": "multimodal"}
-        priority = call.request.priority if self._has_priorities else 0
+        priority = call.request.priority
         with consequences():
             adapter = self._adapters.get(call.request.adapter or "")
             outputs = self.llm.generate(

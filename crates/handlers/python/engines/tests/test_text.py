@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -197,6 +198,15 @@ def test_an_adapter_that_the_model_does_not_have_is_refused() -> None:
         read_request({"prompt": "x", "adapter": "hill"}, known)
     with pytest.raises(BadInput, match="`adapter` is not possible"):
         read_request({"prompt": "x", "adapter": "sea"}, FACTS)
+
+
+def test_a_priority_is_refused_where_nothing_is_ordered_by_it() -> None:
+    request = {"prompt": "x", "priority": -2}
+    assert read_request(request, FACTS).priority == -2
+    unordered = replace(FACTS, priority_option="scheduling_policy")
+    with pytest.raises(BadInput, match="`priority` has no effect here: it needs `scheduling_policy`"):
+        read_request(request, unordered)
+    assert read_request({"prompt": "x", "priority": 0}, unordered).priority == 0
 
 
 def test_a_continued_message_is_cut_after_its_text() -> None:
