@@ -14,8 +14,8 @@ use crate::follow::{gone, is_over, pieces, was_stopped};
 use crate::plan::{Ask, Expect, Reading};
 use crate::stage::{Stage, base};
 
-/// Number of days that a JSON document lists, each of some 25 tokens.
-const DAYS: usize = 18;
+/// Number of days that a JSON document lists, each of some 33 tokens.
+const DAYS: usize = 14;
 
 /// Minimum number of pieces of a reply.
 const LEAST_PIECES: usize = 300;
@@ -141,7 +141,7 @@ fn answer(stage: &mut Stage, lone: &Lone, n: usize) -> Result<()> {
 fn inputs() -> [TextInput; 5] {
     let schema = JsonSchema::new(days());
     let story = TextInput {
-        max_tokens: Some(900),
+        max_tokens: Some(700),
         temperature: Some(0.8),
         ..TextInput::prompt("Once a bear went to the sea")
     };
@@ -182,7 +182,7 @@ fn call() -> TextInput {
     }
 }
 
-/// Returns a schema of at most 785 characters of JSON, so that no document is cut by its length.
+/// Returns a schema of at most 613 characters of JSON, so that no document is cut by its length.
 fn days() -> Value {
     let day = json!({
         "type": "object",
