@@ -15,13 +15,13 @@ use crate::plan::{Ask, Expect, Reading};
 use crate::stage::{Stage, base};
 
 /// Number of days that a JSON document lists, each of some 33 tokens.
-const DAYS: usize = 14;
+const DAYS: usize = 10;
 
 /// Minimum number of pieces of a reply.
-const LEAST_PIECES: usize = 300;
+const LEAST_PIECES: usize = 200;
 
 /// Least and most number of pieces that a caller has of each reply at the moment of a fault.
-const MOMENT_PIECES: (usize, usize) = (60, 120);
+const MOMENT_PIECES: (usize, usize) = (40, 90);
 
 /// Maximum number of seeds that are tried for a request.
 const MAX_SEEDS: usize = 20;
@@ -141,7 +141,7 @@ fn answer(stage: &mut Stage, lone: &Lone, n: usize) -> Result<()> {
 fn inputs() -> [TextInput; 5] {
     let schema = JsonSchema::new(days());
     let story = TextInput {
-        max_tokens: Some(700),
+        max_tokens: Some(450),
         temperature: Some(0.8),
         ..TextInput::prompt("Once a bear went to the sea")
     };
@@ -153,7 +153,7 @@ fn inputs() -> [TextInput; 5] {
         TextInput { ignore_eos: true, ..story.clone() },
         json.clone(),
         call(),
-        TextInput { n: Some(2), min_tokens: Some(350), ..story },
+        TextInput { n: Some(2), min_tokens: Some(250), ..story },
         TextInput { n: Some(2), ..json },
     ]
 }
@@ -174,7 +174,7 @@ fn call() -> TextInput {
         response_format: Some(ResponseFormat::ToolCalls {
             tool_calls: ToolCallFormat::new("What is your name?", "</call>", call),
         }),
-        max_tokens: Some(900),
+        max_tokens: Some(700),
         temperature: Some(0.8),
         // Spaces between the sentence and its call could go on forever.
         frequency_penalty: Some(1.0),
@@ -182,7 +182,7 @@ fn call() -> TextInput {
     }
 }
 
-/// Returns a schema of at most 613 characters of JSON, so that no document is cut by its length.
+/// Returns a schema of at most 441 characters of JSON, so that no document is cut by its length.
 fn days() -> Value {
     let day = json!({
         "type": "object",
