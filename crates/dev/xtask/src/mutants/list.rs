@@ -5,6 +5,7 @@ mod gpu;
 mod publishing;
 mod python;
 mod slow_readers;
+mod structured;
 
 /// Deliberate fault in the code.
 pub(super) struct Mutant {
@@ -37,6 +38,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
         publishing::MUTANTS,
         python::MUTANTS,
         slow_readers::MUTANTS,
+        structured::MUTANTS,
     ];
     MUTANTS.iter().chain(others.into_iter().flatten())
 }

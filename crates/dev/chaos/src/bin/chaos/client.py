@@ -110,7 +110,9 @@ class Record:
     def take(self, request: str, event) -> None:
         """Records an event of the reply."""
         if isinstance(event, events.Piece):
-            self.note("piece", request, index=self.pieces, text=event.value.text)
+            piece, index = event.value, self.pieces
+            of = {"choice": piece.index, "finish_reason": piece.finish_reason}
+            self.note("piece", request, index=index, text=piece.text, **of)
             self.pieces += 1
         elif isinstance(event, events.Restart):
             self.pieces = event.kept

@@ -8,13 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nsbridge_client::{Client, Error, Event, Reply, Request};
 use nsbridge_crypto::Keyring;
-use nsbridge_protocol::{ModelName, ReplayKey, TextPiece};
+use nsbridge_protocol::{ModelName, TextPiece};
 use nsbridge_queue::{AmqpBroker, Limits};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::gate::Gate;
 use crate::journal::{Journal, What};
+use crate::order::Piece;
 use crate::plan::{Ask, Reading};
 use crate::process::wait_for_the_driver;
 use crate::timing;
@@ -100,13 +101,13 @@ impl Caller {
             .seed(ask.seed)
             .priority(ask.priority)
             .timeout(Duration::from_millis(ask.timeout_ms));
-        match self.client.submit::<Said>(request).await {
+        match self.client.submit::<TextPiece>(request).await {
             Ok(reply) => self.read(reply, ask.reading).await,
             Err(error) => self.failed(String::new(), &error),
         }
     }
 
-    async fn read(&self, mut reply: Reply<Said>, reading: Reading) -> Result<()> {
+    async fn read(&self, mut reply: Reply<TextPiece>, reading: Reading) -> Result<()> {
         let (n, request) = (self.n, reply.id().to_string());
         self.journal.note(What::Asked { n, request: request.clone() })?;
         if reading == Reading::AfterGate {
@@ -116,9 +117,10 @@ impl Caller {
         while let Some(event) = reply.next().await {
             let request = request.clone();
             self.journal.note(match event {
-                Ok(Event::Piece(text)) => {
+                Ok(Event::Piece(piece)) => {
                     pieces += 1;
-                    What::Piece { n, request, index: pieces - 1, text: text.into() }
+                    let (index, Piece { text, choice, finish_reason }) = (pieces - 1, piece.into());
+                    What::Piece { n, request, index, text, choice, finish_reason }
                 }
                 Ok(Event::Restarted { kept }) => {
                     pieces = kept;
@@ -142,25 +144,6 @@ impl Caller {
         let (code, message) = (code(error), error.to_string());
         self.journal.note(What::Failed { n: self.n, request, code, message })?;
         Ok(())
-    }
-}
-
-/// Piece of the scripted handler or of the engine.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Said {
-    Piece(String),
-    Token(TextPiece),
-}
-
-impl ReplayKey for Said {}
-
-impl From<Said> for String {
-    fn from(said: Said) -> Self {
-        match said {
-            Said::Piece(text) => text,
-            Said::Token(token) => token.text,
-        }
     }
 }
 

@@ -1,18 +1,17 @@
-//! LLM engine as a worker's handler, and its reference text from an undisturbed run.
+//! LLM engine as a worker's handler, and its reference reply from an undisturbed run.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
-use futures_executor::block_on;
 use nsbridge_handler::{
-    AsyncHandler, AsyncJob, Fingerprint, Finish, Health, Model, Models, TextPiece, testing,
+    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Model, Models, TextPiece, testing,
 };
 use nsbridge_llama::Llama;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use crate::calls::Runs;
-use crate::order::Order;
+use crate::order::{Order, Piece};
 
 /// `[handler]` table of the configuration.
 #[derive(Deserialize)]
@@ -23,7 +22,7 @@ pub(crate) struct Options {
     engine: nsbridge_llama::Options,
 }
 
-/// Handler that completes the prompt of its input and records each call in the journal.
+/// Handler that answers the input in its order and records each call in the journal.
 #[derive(Debug)]
 pub(crate) struct Engine {
     runs: Runs,
@@ -47,8 +46,8 @@ impl AsyncHandler for Engine {
     ) -> nsbridge_handler::Result<Finish> {
         let resumed = job.accept_resume().len();
         let mut call = self.runs.begin(order.n, job.info(), resumed);
-        let input =
-            serde_json::from_value(input(&order)).map_err(nsbridge_handler::Error::fatal)?;
+        let input = serde_json::from_value(order.input.unwrap_or_default());
+        let input = input.map_err(Error::fatal)?;
         let made = self.llama.handle(input, job).await;
         call.how = made.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
         made
@@ -71,28 +70,22 @@ impl AsyncHandler for Engine {
     }
 }
 
-/// Returns the engine's input; the maximum number of tokens is the number of pieces.
-fn input(order: &Order) -> Value {
-    json!({ "prompt": order.prompt, "max_tokens": order.pieces, "ignore_eos": true, "temperature": 0.8 })
-}
-
 /// Engine with default options: one rank, no draft.
 #[derive(Debug)]
-pub(crate) struct Lone(Llama);
+pub(crate) struct Lone(Arc<Llama>);
 
 impl Lone {
     pub(crate) fn load(model: &Path) -> Result<Self> {
         let models: Models = [("target".to_owned(), Model::in_dir(model))].into_iter().collect();
-        let llama = block_on(Llama::load(nsbridge_llama::Options::default(), models));
-        Ok(Self(llama.map_err(|error| anyhow!("{error}"))?))
+        let llama = testing::load(nsbridge_llama::Options::default(), models);
+        llama.map(Self).map_err(|error| anyhow!("{error}"))
     }
 
-    /// Returns the text of an undisturbed run, piece by piece.
-    pub(crate) fn run(&self, order: &Order, seed: u64) -> Result<Vec<String>> {
-        let (call, reader) = testing::call(&input(order), seed);
-        block_on(nsbridge_handler::erased::AnyHandler::call(&self.0, call))
-            .map_err(|error| anyhow!("{error}"))?;
-        let pieces = testing::pieces::<TextPiece>(&reader).map_err(|error| anyhow!("{error}"))?;
-        Ok(pieces.into_iter().map(|piece| piece.text).collect())
+    /// Returns the pieces of an undisturbed run.
+    pub(crate) fn run(&self, order: &Order, seed: u64) -> Result<Vec<Piece>> {
+        let input = order.input.clone().unwrap_or_default();
+        let answer = testing::answer(&self.0, &input, seed, &[]);
+        let (pieces, _) = answer.map_err(|error| anyhow!("{error}"))?;
+        Ok(pieces.into_iter().map(Piece::from).collect())
     }
 }

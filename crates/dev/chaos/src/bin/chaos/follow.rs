@@ -131,6 +131,12 @@ pub(crate) fn was_canceled(how: &str) -> bool {
     how == Stop::Cancelled.to_string()
 }
 
+/// Returns true if a run of request `n` was stopped because its client canceled it.
+pub(crate) fn was_stopped(lines: &[Line], n: usize) -> bool {
+    let stopped = |what: &What| matches!(what, What::End { n: other, how, .. } if *other == n && was_canceled(how));
+    lines.iter().any(|line| stopped(&line.what))
+}
+
 /// Returns true if this process has subscribed to its queue.
 pub(crate) fn takes(lines: &[Line], pid: u32) -> bool {
     lines.iter().any(|line| matches!(line.what, What::Taking { pid: other } if other == pid))

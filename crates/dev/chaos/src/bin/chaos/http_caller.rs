@@ -190,7 +190,9 @@ impl HttpCaller {
                     let text: String = self.known.rest.drain(..=end).collect();
                     let (index, request) = (self.known.pieces, self.request());
                     self.known.pieces += 1;
-                    self.journal.note(What::Piece { n, request, index, text })?;
+                    let (choice, finish_reason) = (0, None);
+                    let piece = What::Piece { n, request, index, text, choice, finish_reason };
+                    self.journal.note(piece)?;
                 }
             }
             "response.completed" => {

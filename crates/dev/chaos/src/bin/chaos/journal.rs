@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nsbridge_protocol::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -134,6 +135,10 @@ pub(crate) enum What {
         request: String,
         index: usize,
         text: String,
+        #[serde(default)]
+        choice: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        finish_reason: Option<FinishReason>,
     },
     Restarted {
         n: usize,

@@ -11,6 +11,7 @@ mod calls;
 mod check;
 mod client;
 mod clock;
+mod document;
 mod drive;
 mod engine;
 mod failure_excerpt;

@@ -1,6 +1,8 @@
-//! Input of the scripted handler, and the reference text of each request.
+//! Input of the handlers, and the reference reply of the scripted handler.
 
+use nsbridge_protocol::{FinishReason, TextPiece};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::random::Random;
 
@@ -16,9 +18,33 @@ pub(crate) struct Order {
     /// correct.
     pub(crate) deaf: bool,
     pub(crate) does: Does,
-    /// Prompt of the request, for the engine handler.
-    #[serde(default)]
-    pub(crate) prompt: Option<String>,
+    /// Whole input for the engine handler, a `TextInput`. Some of its fields cannot be read from
+    /// within a line of the journal, but a value can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) input: Option<Value>,
+}
+
+/// Piece of a reply, as far as an undisturbed run decides it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Piece {
+    pub(crate) text: String,
+    /// Index of the reply, for requests with several.
+    pub(crate) choice: u32,
+    /// Finish reason of this reply, on its last piece, for requests with several.
+    pub(crate) finish_reason: Option<FinishReason>,
+}
+
+impl From<TextPiece> for Piece {
+    fn from(piece: TextPiece) -> Self {
+        let TextPiece { text, index: choice, finish_reason, .. } = piece;
+        Self { text, choice, finish_reason }
+    }
+}
+
+impl From<String> for Piece {
+    fn from(text: String) -> Self {
+        Self { text, choice: 0, finish_reason: None }
+    }
 }
 
 /// Misbehavior of the scripted handler.
@@ -72,15 +98,15 @@ pub(crate) enum Hang {
     Patient,
 }
 
-/// Returns the piece at `index` of the reply with this seed.
+/// Returns the text of the piece at `index` of the reply with this seed.
 pub(crate) fn piece(seed: u64, index: usize) -> String {
     let random = Random::new(seed ^ (index as u64) << 32).next();
     format!("{index}:{:04x} ", random & 0xffff)
 }
 
-/// Returns the text of an undisturbed run, piece by piece.
-pub(crate) fn lone_run(seed: u64, pieces: usize) -> Vec<String> {
-    (0..pieces).map(|index| piece(seed, index)).collect()
+/// Returns the pieces of an undisturbed run.
+pub(crate) fn lone_run(seed: u64, pieces: usize) -> Vec<Piece> {
+    (0..pieces).map(|index| piece(seed, index).into()).collect()
 }
 
 /// Returns the seed of one attempt of [`Does::Differ`].

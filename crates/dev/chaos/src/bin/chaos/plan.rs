@@ -1,10 +1,10 @@
 //! Plan of a round: its requests and their expected outcomes. The checker reads it from the
 //! journal.
 
-use nsbridge_protocol::Priority;
+use nsbridge_protocol::{Priority, TextInput};
 use serde::{Deserialize, Serialize};
 
-use crate::order::{Does, Order, lone_run};
+use crate::order::{Does, Order, Piece, lone_run};
 
 /// Round of a scenario.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -21,9 +21,9 @@ pub(crate) struct Plan {
 pub(crate) struct Ask {
     pub(crate) seed: u64,
     pub(crate) order: Order,
-    /// Expected text, piece by piece, if it does not follow from the order.
+    /// Expected pieces, if they do not follow from the order.
     #[serde(default)]
-    pub(crate) text: Option<Vec<String>>,
+    pub(crate) reply: Option<Vec<Piece>>,
     /// Time of submission in milliseconds after the client's start.
     pub(crate) after_ms: u64,
     pub(crate) timeout_ms: u64,
@@ -122,8 +122,8 @@ impl Ask {
     pub(crate) fn new(pieces: usize, every_ms: u64) -> Self {
         Self {
             seed: 0,
-            order: Order { n: 0, pieces, every_ms, deaf: false, does: Does::Say, prompt: None },
-            text: None,
+            order: Order { n: 0, pieces, every_ms, deaf: false, does: Does::Say, input: None },
+            reply: None,
             after_ms: 0,
             timeout_ms: 60_000,
             priority: Priority::Interactive,
@@ -133,14 +133,15 @@ impl Ask {
         }
     }
 
-    pub(crate) fn does(mut self, does: Does) -> Self {
-        self.order.does = does;
-        self
+    /// Creates a request for the engine handler, with a timeout of a minute.
+    pub(crate) fn of_engine(input: &TextInput) -> serde_json::Result<Self> {
+        let mut ask = Self::new(0, 0);
+        ask.order.input = Some(serde_json::to_value(input)?);
+        Ok(ask)
     }
 
-    /// Sets the prompt for the engine handler.
-    pub(crate) fn going_on(mut self, prompt: &str) -> Self {
-        self.order.prompt = Some(prompt.to_owned());
+    pub(crate) fn does(mut self, does: Does) -> Self {
+        self.order.does = does;
         self
     }
 
@@ -150,9 +151,9 @@ impl Ask {
         serde_json::to_string(&self.order)
     }
 
-    /// Returns the text of an undisturbed run, piece by piece.
-    pub(crate) fn lone_run(&self) -> Vec<String> {
-        self.text.clone().unwrap_or_else(|| lone_run(self.seed, self.order.pieces))
+    /// Returns the pieces of an undisturbed run.
+    pub(crate) fn lone_run(&self) -> Vec<Piece> {
+        self.reply.clone().unwrap_or_else(|| lone_run(self.seed, self.order.pieces))
     }
 
     pub(crate) fn deaf(mut self, deaf: bool) -> Self {

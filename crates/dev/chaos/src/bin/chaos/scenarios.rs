@@ -11,6 +11,7 @@ mod network;
 mod python;
 mod slow_reader;
 mod soak;
+mod structured;
 mod workers;
 
 use anyhow::Result;
@@ -134,6 +135,8 @@ scenarios! {
         "no fault at all"
     "soak" Time soak::soak:
         "one worker under load for --minutes, with a cut each minute; nothing may grow"
+    "structured" ItsOwnNode structured::structured:
+        "an engine writes JSON, calls and several replies: canceled, killed, told to leave, cut off"
     "memory-alarm" ItsOwnNode broker::memory_alarm:
         "the broker blocks publishers for a while"
     "broker-restart" ItsOwnNode broker::restart:

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::clock::seconds;
+use crate::document;
 use crate::journal::{Line, What};
-use crate::order::{lone_run, of_attempt};
+use crate::order::{Piece, lone_run, of_attempt};
 use crate::plan::{Ask, Expect, Plan};
 
 use super::Report;
@@ -20,8 +21,8 @@ pub(super) struct Replies(BTreeMap<String, Reply>);
 #[derive(Debug, Default)]
 pub(super) struct Reply {
     pub(super) n: usize,
-    /// Text after all restarts.
-    text: Vec<String>,
+    /// Pieces after all restarts.
+    pieces: Vec<Piece>,
     /// Number of all pieces that were ever received.
     given: usize,
     restarts: usize,
@@ -58,16 +59,17 @@ impl Replies {
                 let reply = self.of_request(*n, request);
                 (reply.n, reply.asked) = (*n, Some(at));
             }
-            What::Piece { n, request, text, .. } => {
+            What::Piece { n, request, text, choice, finish_reason, .. } => {
                 let reply = self.of_request(*n, request);
                 reply.progress(at);
                 reply.came.push(at);
-                reply.text.push(text.clone());
+                let (text, choice, finish_reason) = (text.clone(), *choice, *finish_reason);
+                reply.pieces.push(Piece { text, choice, finish_reason });
                 reply.given += 1;
             }
             What::Restarted { n, request, kept } => {
                 let reply = self.of_request(*n, request);
-                reply.text.truncate(*kept);
+                reply.pieces.truncate(*kept);
                 reply.restarts += 1;
             }
             What::Done { n, request } => {
@@ -116,6 +118,9 @@ impl Replies {
             }
             if ask.expect == Expect::Text {
                 report.worst = report.worst.max(reply.worst);
+                if let Some(problem) = reply.is_no_document(ask) {
+                    report.broken.push(format!("request {} ({request}): {problem}", reply.n));
+                }
             }
         }
         for (n, ask) in plan.asks.iter().enumerate() {
@@ -130,7 +135,7 @@ impl Replies {
         let as_expected = match &ask.expect {
             Expect::Text => {
                 let whole = ask.lone_run();
-                self.to(n).any(|reply| reply.is_done() && reply.text == whole)
+                self.to(n).any(|reply| reply.is_done() && reply.pieces == whole)
             }
             Expect::OneOfSeveral => self.to(n).any(Reply::is_done),
             Expect::Failure(code) => ends.contains(&&End::Failed(code.clone())),
@@ -142,7 +147,7 @@ impl Replies {
             Expect::Abandoned(_) => self.to(n).next().is_some() && ends.is_empty(),
         };
         (!as_expected).then(|| {
-            let pieces: Vec<usize> = self.to(n).map(|reply| reply.text.len()).collect();
+            let pieces: Vec<usize> = self.to(n).map(|reply| reply.pieces.len()).collect();
             format!("expected {:?}, its ends were {ends:?} after {pieces:?} pieces", ask.expect)
         })
     }
@@ -160,21 +165,27 @@ impl Reply {
 
     /// Describes the first difference between the text and that of an undisturbed run.
     fn repeats(&self, ask: &Ask) -> Option<String> {
-        let pieces = ask.order.pieces;
         if ask.expect == Expect::OneOfSeveral {
-            let of = |attempt| lone_run(of_attempt(ask.seed, attempt), pieces);
-            let pure = (1..=ATTEMPTS).any(|attempt| of(attempt).starts_with(&self.text));
+            let of = |attempt| lone_run(of_attempt(ask.seed, attempt), ask.order.pieces);
+            let pure = (1..=ATTEMPTS).any(|attempt| of(attempt).starts_with(&self.pieces));
             return (!pure).then(|| "the texts of two attempts are mixed".to_owned());
         }
         if self.restarts > 0 {
             return Some(format!("its caller was told {} times of a restart", self.restarts));
         }
         let whole = ask.lone_run();
-        let differs = (0..self.text.len()).find(|i| whole.get(*i) != self.text.get(*i));
+        let differs = (0..self.pieces.len()).find(|i| whole.get(*i) != self.pieces.get(*i));
         if let Some(at) = differs {
-            return Some(format!("piece {at} is not the lone run's: {:?}", self.text[at]));
+            return Some(format!("piece {at} is not the lone run's: {:?}", self.pieces[at]));
         }
-        let short = self.is_done() && self.text.len() < pieces;
-        short.then(|| format!("it ended after {} of {pieces} pieces", self.text.len()))
+        let (given, pieces) = (self.pieces.len(), whole.len());
+        let short = self.is_done() && given < pieces;
+        short.then(|| format!("it ended after {given} of {pieces} pieces"))
+    }
+
+    /// Describes why a reply that has ended is not in the format of its request.
+    fn is_no_document(&self, ask: &Ask) -> Option<String> {
+        let input = ask.order.input.as_ref().filter(|_| self.is_done())?;
+        document::check(input, &self.pieces).err().map(|error| format!("{error:#}"))
     }
 }

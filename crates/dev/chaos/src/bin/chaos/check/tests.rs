@@ -1,10 +1,11 @@
 //! Tests of the checker: each check fails on a handwritten journal.
 
-use nsbridge_protocol::Priority;
+use nsbridge_protocol::{FinishReason, Priority};
+use serde_json::{Value, json};
 
 use crate::clock::SECOND;
 use crate::journal::{Line, Run, What};
-use crate::order::{lone_run, of_attempt};
+use crate::order::{Piece, lone_run, of_attempt};
 use crate::plan::{Ask, Expect, Pace, Plan};
 
 use super::copies::Copies;
@@ -39,8 +40,17 @@ impl Round {
         self
     }
 
-    fn piece(self, second: f64, text: String) -> Self {
-        self.at(second, What::Piece { n: 0, request: r(), index: 0, text })
+    fn piece(self, second: f64, piece: Piece) -> Self {
+        let Piece { text, choice, finish_reason } = piece;
+        self.at(second, What::Piece { n: 0, request: r(), index: 0, text, choice, finish_reason })
+    }
+
+    /// Creates a round whose request has this input, and gets these pieces from an undisturbed run.
+    fn of_engine(input: Value, pieces: Vec<Piece>) -> Self {
+        let mut round = Self::new().start(2.0, 1, 1).end(8.5, 1, 1);
+        let ask = &mut round.plan.asks[0];
+        (ask.order.input, ask.reply) = (Some(input), Some(pieces.clone()));
+        pieces.into_iter().fold(round, |round, piece| round.piece(8.0, piece)).done(9.0)
     }
 
     fn done(self, second: f64) -> Self {
@@ -122,6 +132,66 @@ fn a_text_that_ends_early_is_lost_and_is_not_the_lone_runs() {
 fn a_repeated_piece_is_found() {
     let first = lone_run(SEED, 1).remove(0);
     Round::new().piece(2.0, first.clone()).piece(2.1, first).check([1, 1, 0, 0]);
+}
+
+/// Returns a piece of one of several replies.
+fn of(choice: u32, text: &str, finish_reason: Option<FinishReason>) -> Piece {
+    Piece { text: text.to_owned(), choice, finish_reason }
+}
+
+#[test]
+fn a_reply_to_a_schema_is_one_document_of_it() {
+    let check = |text: &str, broken: usize| {
+        let schema = json!({ "type": "object", "required": ["a"] });
+        let format = json!({ "type": "json_schema", "json_schema": { "schema": schema } });
+        let input = json!({ "prompt": "x", "response_format": format });
+        let pieces = text.split_inclusive(':').map(|text| of(0, text, None)).collect();
+        Round::of_engine(input, pieces).check([0, 0, 0, broken]);
+    };
+    check(r#"{"a":1}"#, 0);
+    check(r#"{"a":{"a":1}}"#, 0);
+    check(r#"{"a":1}{"a":1}"#, 1);
+    check(r#"{"a":{"a":1}"#, 1);
+    check(r#"{"b":1}"#, 1);
+    check("", 1);
+}
+
+#[test]
+fn a_reply_with_calls_has_whole_ones() {
+    let check = |text: &str, broken: usize| {
+        let calls = json!({ "begin": "<", "end": ">", "schema": { "type": "object" } });
+        let format = json!({ "type": "tool_calls", "tool_calls": calls });
+        let input = json!({ "prompt": "x", "response_format": format });
+        Round::of_engine(input, vec![of(0, text, None)]).check([0, 0, 0, broken]);
+    };
+    check(r#"He asks: < {"a":1} >, and that is all."#, 0);
+    check(r#"<{}>, <{}>"#, 0);
+    for text in ["He asks nothing.", "<", "<{}", "<{}{}>", "<{}>, <{", "<1>", "<{}>, <>"] {
+        check(text, 1);
+    }
+}
+
+#[test]
+fn each_of_several_replies_ends_with_its_last_piece() {
+    let stop = Some(FinishReason::Stop);
+    let check = |pieces: Vec<Piece>, broken: usize| {
+        let input = json!({ "prompt": "x", "n": 2 });
+        Round::of_engine(input, pieces).check([0, 0, 0, broken]);
+    };
+    check(vec![of(0, "a", None), of(1, "b", stop), of(0, "c", stop)], 0);
+    check(vec![of(0, "a", stop), of(1, "b", None)], 1);
+    check(vec![of(0, "a", stop), of(1, "b", stop), of(0, "c", stop)], 1);
+    check(vec![of(0, "a", stop)], 1);
+    check(vec![of(0, "a", stop), of(1, "b", stop), of(2, "c", stop)], 1);
+}
+
+#[test]
+fn a_piece_of_another_reply_is_not_the_lone_runs() {
+    let input = json!({ "prompt": "x", "n": 2 });
+    let stop = Some(FinishReason::Stop);
+    let mut round = Round::of_engine(input, vec![of(0, "a", stop), of(1, "a", stop)]);
+    round.plan.asks[0].reply = Some(vec![of(1, "a", stop), of(0, "a", stop)]);
+    round.check([1, 1, 0, 0]);
 }
 
 #[test]
@@ -221,7 +291,7 @@ fn one_nonce_with_two_contents_is_found() {
 #[test]
 fn two_texts_may_not_be_mixed() {
     let [one, two] = [1, 2].map(|attempt| lone_run(of_attempt(SEED, attempt), PIECES));
-    let round = |pieces: Vec<String>| {
+    let round = |pieces: Vec<Piece>| {
         let mut round = Round::new();
         round.plan.asks[0].expect = Expect::OneOfSeveral;
         pieces.into_iter().fold(round, |round, piece| round.piece(2.0, piece)).done(3.0)
@@ -388,8 +458,10 @@ fn two(end: Option<f64>) -> Round {
         round = round.at(begun, What::Asked { n, request: request(n) });
         let text = lone_run(SEED, PIECES).into_iter().enumerate();
         let when = [[11.0, 11.2, 11.3, 11.4], [31.0, 32.0, 34.0, 34.5]][n];
-        round = text.fold(round, |round, (index, text)| {
-            round.at(when[index], What::Piece { n, request: request(n), index, text })
+        round = text.fold(round, |round, (index, Piece { text, choice, finish_reason })| {
+            let request = request(n);
+            let piece = What::Piece { n, request, index, text, choice, finish_reason };
+            round.at(when[index], piece)
         });
         if let Some(end) = [Some(20.0), end][n] {
             round = round.at(end, What::Done { n, request: request(n) });

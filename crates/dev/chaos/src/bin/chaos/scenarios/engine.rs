@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use nsbridge_protocol::TextInput;
 use nsbridge_testkit::s3::S3Server;
 
 use crate::engine::Lone;
@@ -34,10 +35,15 @@ pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models");
     let lone = Lone::load(&models.join(PAIR[0]))?;
     for n in 0..4 * EACH {
-        let ask = Ask::new(400, 0).going_on(BEGINNINGS[n % BEGINNINGS.len()]);
-        let n = stage.ask(ask);
+        let input = TextInput {
+            max_tokens: Some(400),
+            temperature: Some(0.8),
+            ignore_eos: true,
+            ..TextInput::prompt(BEGINNINGS[n % BEGINNINGS.len()])
+        };
+        let n = stage.ask(Ask::of_engine(&input)?);
         let ask = &mut stage.plan.asks[n];
-        ask.text = Some(lone.run(&ask.order, ask.seed)?);
+        ask.reply = Some(lone.run(&ask.order, ask.seed)?);
     }
     drop(lone);
     let bucket = bucket(&models)?;

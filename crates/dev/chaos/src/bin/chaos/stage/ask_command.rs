@@ -75,7 +75,8 @@ fn read(output: &PipeReader, journal: &Journal, n: usize, request: &str) -> Resu
         match line["type"].as_str() {
             Some("piece") => {
                 whole.push_str(&text);
-                journal.note(What::Piece { n, request, index, text })?;
+                let (choice, finish_reason) = (0, None);
+                journal.note(What::Piece { n, request, index, text, choice, finish_reason })?;
                 index += 1;
             }
             Some("summary") => {
