@@ -107,7 +107,8 @@ impl PythonSettings {
         let HandlerTable { mut handler } = nsbridge_base::config::parse("", &environment)?;
         handler.insert(field.to_owned(), Value::String(value));
         self.set(&mut handler)?;
-        handler.try_into().context("the flags and the variables NSBRIDGE_HANDLER__…")
+        let of_flags = "the flags and the variables NSBRIDGE_HANDLER__…";
+        handler.try_into().map_err(|error| anyhow!("{of_flags}: {}", error.message()))
     }
 
     fn set(self, handler: &mut toml::Table) -> Result<()> {
