@@ -181,6 +181,42 @@ class InTheRunner(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "Can't instantiate abstract class Mine"):
             Runner(path)
 
+    def test_an_engine_gets_the_names_of_its_adapters_and_a_model_does_not(self):
+        path = self.model(
+            """
+            class Model:
+                def load(self, *given):
+                    self.given = [str(each) for each in given]
+                def health(self):
+                    return None
+                def measures(self):
+                    return {}
+                def handle(self, input):
+                    return self.given
+            """
+        )
+        with Runner(path, engine=True, adapters=["sql"]) as runner:
+            self.assertEqual(runner.answer(None)["pieces"], [["{}", "{}", "['sql']"]])
+        with Runner(path) as runner:
+            self.assertEqual(runner.answer(None)["pieces"], [["{}", "{}"]])
+
+    def test_the_sentence_of_an_engine_that_does_not_start_stands_alone(self):
+        path = self.model(
+            """
+            from nsbridge_handler import Fatal
+
+            def load(models):
+                raise Fatal("the device is gone")
+
+            def handle(input):
+                pass
+            """
+        )
+        with self.assertRaisesRegex(RuntimeError, "^the device is gone$"):
+            Runner(path, engine=True, adapters=[])
+        with self.assertRaisesRegex(RuntimeError, r"^Fatal: the device is gone \(model.py:5\)$"):
+            Runner(path)
+
     def test_the_jobs_of_the_runner_have_the_signatures_of_the_kit(self):
         made = types.ModuleType("nsbridge_handler")
         for path in files()[1:3]:

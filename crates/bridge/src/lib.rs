@@ -74,11 +74,12 @@ pub use nsbridge_handler::testing;
 #[doc(inline)]
 pub use nsbridge_handler::{
     AsyncHandler, AsyncJob, AttemptNo, Batch, BatchLimits, BatchOptions, Batched, Cause,
-    ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText, Emitter, EncodingFormat,
-    Error, Fingerprint, Finish, FinishReason, Handler, Health, Item, Job, JobInfo, JsonSchema,
-    JudgeInput, JudgeLabel, JudgeScores, Measure, MeasureKind, Model, Models, Pieces, Refused,
-    ReplayKey, RequestId, ResponseFormat, Result, Retryable, Stop, Tenant, TextInput, TextPiece,
-    TokenLogprob, TokenText, ToolCall, TraceParent, Usage, quote,
+    ChatMessage, Content, ContentPart, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText,
+    Emitter, EncodingFormat, Error, Fingerprint, Finish, FinishReason, Handler, Health, Image,
+    Item, Job, JobInfo, JsonSchema, JudgeInput, JudgeLabel, JudgeScores, Measure, MeasureKind,
+    Model, Models, MultimodalInput, Pieces, Refused, ReplayKey, RequestId, ResponseFormat, Result,
+    Retryable, Stop, Tenant, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, TraceParent,
+    Usage, quote,
 };
 pub use nsbridge_store as store;
 #[doc(hidden)]

@@ -12,11 +12,11 @@ use nsbridge_protocol::{KeyId, ModelName, Priority, Revision, Tenant};
 use nsbridge_queue::AmqpBroker;
 
 use crate::place::{self, Broker, Keys};
-use crate::prompt::Sampling;
+use crate::prompt::{Multimodal, Sampling};
 use crate::{prompt, stream};
 
 /// Arguments of text models only. The input of another handler contains such parameters itself.
-const OF_TEXT: [&str; 9] = [
+const OF_TEXT: [&str; 11] = [
     "prompt",
     "max_tokens",
     "temperature",
@@ -26,6 +26,8 @@ const OF_TEXT: [&str; 9] = [
     "json_object",
     "json_schema",
     "regex",
+    "image",
+    "adapter",
 ];
 
 /// Heading of the options about broker and keys.
@@ -70,6 +72,8 @@ pub(crate) struct Arguments {
     kms_key: Option<KeyId>,
     #[command(flatten, next_help_heading = "Text models")]
     sampling: Sampling,
+    #[command(flatten, next_help_heading = "Text models")]
+    multimodal: Multimodal,
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
@@ -93,7 +97,9 @@ async fn ask(arguments: Arguments) -> Result<ExitCode> {
         return stream::show_values(reply, arguments.json).await;
     }
     let prompt = prompt::read(arguments.prompt)?;
-    let reply = client.submit(ask.input(arguments.sampling.input(prompt)?)).await?;
+    let mut input = arguments.sampling.input(prompt)?;
+    arguments.multimodal.add_to(&mut input)?;
+    let reply = client.submit(ask.input(input)).await?;
     stream::show(reply, arguments.json).await
 }
 

@@ -15,7 +15,7 @@ use serde::de::{DeserializeOwned, IntoDeserializer as _};
 use crate::failure::status;
 use crate::gateway::run_until_signals;
 use crate::handler::models;
-use crate::local::{Local, Pair};
+use crate::local::{ENGINE_TARGET, Local, Pair};
 use crate::place::{self, loopback, weights};
 use crate::progress::Display;
 use crate::worker::PythonSettings;
@@ -28,22 +28,31 @@ use crate::worker::PythonSettings;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  nsbridge dev\n  \
     nsbridge dev --model SmolLM2-135M-Instruct.Q4_1.gguf --listen 127.0.0.1:8090\n  \
-    nsbridge dev --python model.py --reload")]
-#[command(group(clap::ArgGroup::new("code").args(["python"])))]
+    nsbridge dev --python model.py --reload\n  \
+    nsbridge dev --engine vllm --weights ./Qwen3-8B")]
+#[command(group(clap::ArgGroup::new("code").args(["python", "engine"])))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pair: Pair,
     /// Model in Python instead: the file, or FILE:CLASS.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "draft", "device"])]
     python: Option<PathBuf>,
+    /// Engine that runs the model of --weights instead: vllm or sglang.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "weights",
+        conflicts_with_all = ["python", "model", "draft", "device"]
+    )]
+    engine: Option<String>,
     /// Loads the model in Python again when its sources change.
     #[arg(long, requires = "python")]
     reload: bool,
     #[command(flatten)]
     settings: PythonSettings,
-    /// Files of the model in Python, by the name under which `load` finds them; repeatable. A folder or
-    /// s3://bucket/prefix.
-    #[arg(long, value_name = "NAME=PLACE", requires = "python", value_parser = weights)]
+    /// Files of the model in Python or of the engine's, by the name under which `load` finds them, `target`
+    /// if there is none; repeatable. A folder or s3://bucket/prefix.
+    #[arg(long, value_name = "[NAME=]PLACE", requires = "code", value_parser = weights)]
     weights: Vec<(String, Location)>,
     /// Format in which the model writes calls of tools: hermes, llama3_json, mistral or none [default: that
     /// of its chat template]
@@ -71,30 +80,53 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 }
 
 async fn serve(arguments: Arguments) -> Result<ExitCode> {
-    let Arguments { pair, python, reload, settings, weights, tools, reasoning, listen, no_open } =
-        arguments;
+    let Arguments {
+        pair,
+        python,
+        engine,
+        reload,
+        settings,
+        weights,
+        tools,
+        reasoning,
+        listen,
+        no_open,
+    } = arguments;
     let is_python = python.is_some();
-    let found = if is_python { ChatFormats::default() } else { pair.formats() };
+    let is_chat = engine.is_some() || !pair.is_bundled();
+    // An engine refuses them itself if its model takes none.
+    let images = engine.is_some();
+    // The files of a model in Python, or of an engine's, are read from the store for as long as its worker runs.
+    let (_store, models) = models(weights).await?;
+    let found = match (is_python, models.get(ENGINE_TARGET)) {
+        (true, _) => ChatFormats::default(),
+        // A file that cannot be read fails with its own sentence when it is loaded.
+        (false, Some(target)) => ChatFormats::read(target).unwrap_or_default(),
+        (false, None) => pair.formats(),
+    };
     let tools = tools.or_else(|| named(found.calls?.name()).ok()).and_then(|named| named.0);
     let reasoning =
         reasoning.or_else(|| named(found.reasoning?.name()).ok()).and_then(|named| named.0);
-    // The files of a model in Python are read from the store for as long as its worker runs.
     let mut input_schema = None;
-    let (_store, local) = match python {
-        Some(file) => {
-            let (store, models) = models(weights).await?;
+    let local = match (python, engine) {
+        (Some(file), _) => {
             let mut options = settings.of_model(&file)?;
             // Prompts of this machine's user alone are served here.
             (options.reload, options.show_output) = (reload, true);
             let schema = options.loaded_schema.clone();
             let local = Local::start_python(options, models).await?;
             input_schema = schema.get().cloned().flatten().map(InputSchema::Schema);
-            (Some(store), local)
+            local
         }
-        None => (None, Local::start(&pair, Display::of_stderr()).await?),
+        (None, Some(engine)) => {
+            let mut options = settings.of_engine(engine)?;
+            options.show_output = true;
+            Local::start_engine(options, models).await?
+        }
+        (None, None) => Local::start(&pair, Display::of_stderr()).await?,
     };
     let queue = Some(local.model.clone());
-    let served = Model { queue, tools, reasoning, input_schema, ..Model::default() };
+    let served = Model { queue, tools, reasoning, images, input_schema, ..Model::default() };
     let models = [(local.name.clone(), served)].into();
     let mut config = Config::local(listen, local.tenant.clone(), models);
     config.server.default_model = Some(local.name.clone());
@@ -105,7 +137,7 @@ async fn serve(arguments: Arguments) -> Result<ExitCode> {
     let name = &local.name;
     let (path, body) = if is_python {
         (format!("/v1/models/{}/run", local.name), "{\"input\": \"hello\"}")
-    } else if !pair.is_bundled() {
+    } else if is_chat {
         let body = "{\"messages\": [{\"role\": \"user\", \"content\": \"Say hi\"}]}";
         ("/v1/chat/completions".to_owned(), body)
     } else {

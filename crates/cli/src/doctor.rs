@@ -11,6 +11,7 @@ use nsbridge_handler::source::LoadProgress;
 use nsbridge_handler::{AsyncHandler, Models};
 use nsbridge_judged::{Judge as _, JudgeOptions, Judged, JudgedOptions, Rules, RulesOptions};
 use nsbridge_llama::{Embedder, Llama};
+use nsbridge_openai::{OpenAi, OpenAiEmbedder};
 use nsbridge_protocol::topology::{
     LARGEST_BODY, PROBE_KEY, REPLY_EXCHANGE, bulk_queue, control_queue, dead_queue, model_queue,
     reply_queue, run_record,
@@ -23,14 +24,19 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
+use toml::Value;
 
 use crate::place;
 use crate::progress::{Display, Shown};
 use crate::terminal::{counted, print_line};
-use crate::worker::{Kind, Task, engine_options, within};
+use crate::worker::images::WithImages;
+use crate::worker::{Kind, Task, engine_options, server_options, within};
 
 /// Time limit for loading a model, after which the load is taken to hang.
 const LONGEST_LOAD: Duration = Duration::from_secs(600);
+
+/// Time limit of a server that the worker does not start, in seconds. A worker waits longer for it.
+const SERVER_LIMIT_S: i64 = 5;
 
 /// Time limit of the checks on an open connection to the broker.
 const BROKER_LIMIT: Duration = Duration::from_secs(20);
@@ -237,6 +243,11 @@ async fn model(config: &Config, display: Display) -> Finding {
     if kind == Kind::Python {
         return python(config, models).await;
     }
+    if let Kind::Server(task) = kind {
+        let place = config.handler.get("url").and_then(Value::as_str).unwrap_or_default();
+        let took = loads(place, LONGEST_LOAD, server_load(config, task, models)?).await?;
+        return Ok(format!("the server at {place} can be used; it took {took:.1} s"));
+    }
     let place = models.require("target").map_err(|error| anyhow!("{error}"))?.place();
     if let Kind::Engine(task) = kind {
         let took = loads(&place, LONGEST_LOAD, engine_load(config, task, models)?).await?;
@@ -261,22 +272,34 @@ async fn model(config: &Config, display: Display) -> Finding {
 }
 
 /// Returns the load of a model by an engine.
-fn engine_load(
-    config: &Config,
-    task: Task,
-    models: Models,
-) -> Result<impl FnOnce() -> nsbridge_handler::Result<()> + Send + 'static> {
-    let options = toml_to(engine_options(config.handler.clone(), task), "handler")?;
-    Ok(move || {
-        Handle::current().block_on(async {
-            match task {
-                Task::Text | Task::JudgedText => drop(<Engine>::load(options, models).await?),
-                Task::Embeddings => drop(Engine::<EmbeddingTask>::load(options, models).await?),
-                Task::Judge => drop(Engine::<JudgeTask>::load(options, models).await?),
-            }
-            Ok(())
-        })
-    })
+fn engine_load(config: &Config, task: Task, models: Models) -> Result<Load> {
+    let options = engine_options(config, task)?;
+    match task {
+        Task::Text | Task::JudgedText => load_of::<WithImages<Engine>>(options, models),
+        Task::Embeddings => load_of::<Engine<EmbeddingTask>>(options, models),
+        Task::Judge => load_of::<Engine<JudgeTask>>(options, models),
+    }
+}
+
+/// Load of a model, which may block.
+type Load = Box<dyn FnOnce() -> nsbridge_handler::Result<()> + Send>;
+
+/// Returns the load of a model by a handler.
+fn load_of<H: AsyncHandler>(options: toml::Table, models: Models) -> Result<Load> {
+    let options: H::Options = toml_to(options, "handler")?;
+    Ok(Box::new(move || Handle::current().block_on(H::load(options, models)).map(drop)))
+}
+
+/// Returns the load of a worker in front of a server.
+fn server_load(config: &Config, task: Task, models: Models) -> Result<Load> {
+    let mut options = server_options(config, task)?;
+    if !options.contains_key("command") {
+        options.insert("load_timeout_s".to_owned(), Value::Integer(SERVER_LIMIT_S));
+    }
+    match task {
+        Task::Embeddings => load_of::<OpenAiEmbedder>(options, models),
+        _ => load_of::<WithImages<OpenAi>>(options, models),
+    }
 }
 
 async fn python(config: &Config, models: Models) -> Finding {

@@ -11,7 +11,7 @@ use nsbridge_handler::source::LoadProgress;
 use nsbridge_handler::{AsyncHandler, Model, Models};
 use nsbridge_llama::{ChatFormats, Llama};
 use nsbridge_protocol::{ModelName, Tenant};
-use nsbridge_python::Python;
+use nsbridge_python::{Engine, EngineOptions, Python};
 use nsbridge_queue::MemoryBroker;
 use nsbridge_store::Location;
 use tokio::task::JoinHandle;
@@ -21,6 +21,9 @@ use crate::failure::note;
 use crate::progress::{Display, Shown};
 
 const ENDED: &str = "the worker in this process has ended, and the command with it; start it again";
+
+/// Name of the model that an engine runs, among the models of a worker.
+pub(crate) const ENGINE_TARGET: &str = "target";
 
 /// Default temperature of a model whose authors recommend none: at 1, the default of OpenAI's API, small
 /// models lose the thread.
@@ -122,6 +125,18 @@ impl Local {
         // Lines, since what the model prints meanwhile is logged.
         let _shown = Shown::of_unknown(format!("loading {name}"), Display::Lines);
         Self::serve::<Python>(name, options, models).await
+    }
+
+    /// Loads the text model of an engine, and starts the worker.
+    pub(crate) async fn start_engine(options: EngineOptions, models: Models) -> Result<Self> {
+        nsbridge::confine()?;
+        let place = models.get(ENGINE_TARGET).map(Model::place).unwrap_or_default();
+        let name =
+            Path::new(&place).file_name().map_or("demo".into(), |name| name.to_string_lossy());
+        let name = name.into_owned();
+        // Lines, since what the engine prints meanwhile is logged.
+        let _shown = Shown::of_unknown(format!("loading {name}"), Display::Lines);
+        Self::serve::<Engine>(name, options, models).await
     }
 
     /// Starts a worker of this handler. `name` is that of the model's files.

@@ -1,10 +1,11 @@
 //! Arguments for the prompt and the sampling of a text model.
 
 use std::io::{IsTerminal as _, stdin};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use nsbridge_protocol::{ChatMessage, JsonSchema, ResponseFormat, TextInput};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use nsbridge_protocol::{ChatMessage, Image, JsonSchema, ResponseFormat, TextInput};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sampling {
@@ -29,6 +30,35 @@ pub(crate) struct Sampling {
     system: Option<String>,
     #[command(flatten)]
     format: Format,
+}
+
+/// Parts of a request for models that take images or adapters.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Multimodal {
+    /// Image before the prompt, for a model that takes images: a PNG, JPEG, WebP or GIF file; repeatable.
+    #[arg(long, value_name = "FILE", requires = "chat")]
+    image: Vec<PathBuf>,
+    /// Adapter (LoRA) of the worker that runs the request.
+    #[arg(long, value_name = "NAME")]
+    adapter: Option<String>,
+}
+
+impl Multimodal {
+    /// Adds the images and the adapter to the input of a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an image cannot be read, or is none.
+    pub(crate) fn add_to(self, input: &mut TextInput) -> Result<()> {
+        input.adapter = self.adapter;
+        let Some(message) = input.messages.last_mut() else { return Ok(()) };
+        let prompt = std::mem::take(&mut message.content);
+        for file in &self.image {
+            message.content.push_image(image(file)?);
+        }
+        message.content.append(&prompt);
+        Ok(())
+    }
 }
 
 /// Format of the whole reply.
@@ -101,6 +131,15 @@ impl Sampling {
     }
 }
 
+/// Reads an image.
+fn image(file: &Path) -> Result<Image> {
+    let bytes =
+        std::fs::read(file).with_context(|| format!("reading the image {}", file.display()))?;
+    let kind = Image::type_of(&bytes)
+        .with_context(|| format!("{} is no PNG, JPEG, WebP or GIF", file.display()))?;
+    Ok(Image::new(format!("data:{kind};base64,{}", BASE64_STANDARD.encode(&bytes))))
+}
+
 /// Returns the prompt, or the text of standard input for `-` and if there is no prompt.
 ///
 /// # Errors
@@ -122,12 +161,14 @@ mod tests {
     use clap::Parser;
     use serde_json::json;
 
-    use super::Sampling;
+    use super::{Multimodal, Sampling};
 
     #[derive(Debug, clap::Parser)]
     struct Arguments {
         #[command(flatten)]
         sampling: Sampling,
+        #[command(flatten)]
+        multimodal: Multimodal,
     }
 
     fn format(arguments: &[&str]) -> serde_json::Value {
@@ -151,6 +192,30 @@ mod tests {
         assert_eq!(format(&["--json-schema", file.to_str().unwrap()]), expected);
         let both = Arguments::try_parse_from(["it", "--json-object", "--regex", "a"]);
         assert!(both.unwrap_err().to_string().contains("cannot be used with"));
+    }
+
+    #[test]
+    fn an_image_stands_before_the_prompt_of_a_chat() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("cat.png");
+        std::fs::write(&file, b"\x89PNG\r\n\x1a\n").unwrap();
+        let of = |arguments: &[&str]| {
+            let own = ["it", "--image", file.to_str().unwrap()];
+            let parsed = Arguments::try_parse_from(own.iter().chain(arguments));
+            let parsed = parsed.map_err(|error| error.to_string())?;
+            let mut input = parsed.sampling.input("x".into()).unwrap();
+            let added = parsed.multimodal.add_to(&mut input);
+            added.map(|()| input).map_err(|error| format!("{error:#}"))
+        };
+        let input = of(&["--chat", "--adapter", "cats"]).unwrap();
+        let url = "data:image/png;base64,iVBORw0KGgo=";
+        let expected = json!([{ "type": "image_url", "image_url": { "url": url } },
+                              { "type": "text", "text": "x" }]);
+        assert_eq!(serde_json::to_value(&input.messages[0].content).unwrap(), expected);
+        assert_eq!(input.adapter.as_deref(), Some("cats"));
+        assert!(of(&[]).unwrap_err().contains("--chat"));
+        std::fs::write(&file, "no image").unwrap();
+        assert!(of(&["--chat"]).unwrap_err().contains("cat.png is no PNG, JPEG, WebP or GIF"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `nsbridge worker`: a worker with the Llama handler, with that for embeddings, with a judge, with an
-//! engine such as vLLM, or with a model in Python.
+//! engine such as vLLM, in front of a server of OpenAI's API, or with a model in Python.
+
+pub(crate) mod images;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,12 +13,15 @@ use nsbridge_base::config::Environment;
 use nsbridge_handler::Batched;
 use nsbridge_judged::{Judged, Rules, Scoring};
 use nsbridge_llama::{Embedder, Llama};
+use nsbridge_openai::{OpenAi, OpenAiEmbedder};
 use nsbridge_protocol::ModelName;
-use nsbridge_python::{EmbeddingTask, Engine, JudgeTask, Python};
+use nsbridge_python::{EmbeddingTask, Engine, EngineOptions, JudgeTask, Python};
 use nsbridge_store::{Location, Wanted};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use toml::Value;
 
+use self::images::WithImages;
 use crate::place::{json, weights};
 
 /// Takes requests from a model's queue and answers them until SIGTERM or Ctrl-C.
@@ -24,7 +29,8 @@ use crate::place::{json, weights};
 #[command(group(clap::ArgGroup::new("code").args(["python", "engine"])))]
 #[command(after_help = "Examples:\n  nsbridge worker --config examples/worker.toml\n  \
     nsbridge worker --python model.py --model parrot --keyring keys.json\n  \
-    nsbridge worker --engine vllm --model qwen --weights ./Qwen3-8B --keyring keys.json\n\n\
+    nsbridge worker --engine vllm --model qwen --weights ./Qwen3-8B --keyring keys.json\n  \
+    nsbridge worker --engine openai --url http://127.0.0.1:8000 --model qwen --keyring keys.json\n\n\
     Each field of the configuration can be set by NSBRIDGE_<SECTION>__<FIELD> in the environment.\n\
     deploy/worker.example.toml documents them all. With a table [judge], prompts and replies are\n\
     judged: docs/handlers.md, \"Judged replies\".")]
@@ -35,9 +41,13 @@ pub(crate) struct Arguments {
     /// Model in Python: the file, or FILE:CLASS. Sets `entry_point` in [handler].
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
-    /// Engine that runs the model, such as vllm. Sets `engine` in [handler].
+    /// Engine that runs the model, vllm or sglang; openai is any server of OpenAI's API. Sets `engine` in
+    /// [handler].
     #[arg(long, value_name = "NAME", conflicts_with = "python")]
     engine: Option<String>,
+    /// Address of the server, for the engine openai. Sets `url` in [handler].
+    #[arg(long, value_name = "URL", requires = "engine")]
+    url: Option<String>,
     /// Loads the model in Python again when its sources change, and logs what it prints and the
     /// tracebacks of its exceptions, for development. Both may hold plaintext of requests.
     #[arg(long, requires = "python")]
@@ -77,14 +87,27 @@ impl PythonSettings {
     ///
     /// Returns an error that names a variable that fits no option.
     pub(crate) fn of_model(self, file: &Path) -> Result<nsbridge_python::Options> {
+        let file = file.to_str().context("the path of the model must be UTF-8")?;
+        self.of_handler(ENTRY_POINT, file.to_owned())
+    }
+
+    /// Returns the options of an engine, in the same order.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names an unknown engine, or a variable that fits no option.
+    pub(crate) fn of_engine(self, engine: String) -> Result<EngineOptions> {
+        self.of_handler(ENGINE, engine)
+    }
+
+    fn of_handler<T: DeserializeOwned>(self, field: &str, value: String) -> Result<T> {
         let variables = nsbridge_base::config::variables();
         let of_handler = variables.filter(|(name, _)| name.starts_with("NSBRIDGE_HANDLER__"));
         let environment = Environment::new(of_handler);
         let HandlerTable { mut handler } = nsbridge_base::config::parse("", &environment)?;
-        let file = file.to_str().context("the path of the model must be UTF-8")?;
-        handler.insert(ENTRY_POINT.to_owned(), Value::String(file.to_owned()));
+        handler.insert(field.to_owned(), Value::String(value));
         self.set(&mut handler)?;
-        handler.try_into().context("the variables NSBRIDGE_HANDLER__…")
+        handler.try_into().context("the flags and the variables NSBRIDGE_HANDLER__…")
     }
 
     fn set(self, handler: &mut toml::Table) -> Result<()> {
@@ -125,7 +148,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 }
 
 fn serve(arguments: Arguments) -> Result<()> {
-    let Arguments { config: file, python, engine, reload, settings, without_file } = arguments;
+    let Arguments { config: file, python, engine, url, reload, settings, without_file } = arguments;
     let mut config = match without_file.model {
         Some(model) => WithoutFile { model: None, ..without_file }.config(&model)?,
         None if (python.is_some() || engine.is_some()) && !file.exists() => bail!(
@@ -139,6 +162,12 @@ fn serve(arguments: Arguments) -> Result<()> {
         let python = python.to_str().context("the path of --python must be UTF-8")?;
         config.handler.insert(ENTRY_POINT.to_owned(), Value::String(python.to_owned()));
     }
+    if let (Some(engine), Some(url)) = (&engine, url) {
+        if engine != SERVER {
+            bail!("--url is the address of a server: it needs --engine {SERVER}, not {engine}");
+        }
+        config.handler.insert("url".to_owned(), Value::String(url));
+    }
     if let Some(engine) = engine {
         config.handler.insert(ENGINE.to_owned(), Value::String(engine));
     }
@@ -148,12 +177,13 @@ fn serve(arguments: Arguments) -> Result<()> {
     }
     settings.set(&mut config.handler)?;
     let kind = Kind::of(&config);
-    if matches!(kind, Kind::Python | Kind::Engine(_)) {
+    if matches!(kind, Kind::Python | Kind::Engine(_) | Kind::Server(_)) {
         within(&mut config, file.parent().unwrap_or(Path::new("")));
     }
     match kind {
         Kind::Python => nsbridge::run_async::<Python>(config)?,
         Kind::Engine(task) => engine_worker(config, task)?,
+        Kind::Server(task) => server_worker(config, task)?,
         Kind::Embeddings => nsbridge::run_async::<Embedder>(config)?,
         Kind::Judge => nsbridge::run_async::<Batched<Scoring<Rules>>>(as_judge(config))?,
         Kind::JudgedText => nsbridge::run_async::<Judged<Llama>>(config)?,
@@ -198,15 +228,24 @@ const ENTRY_POINT: &str = "entry_point";
 /// Field of `[handler]` with a table of the own engine's options, or with the name of another engine.
 const ENGINE: &str = "engine";
 
+/// Name of the engine that is a server of OpenAI's API.
+const SERVER: &str = "openai";
+
 /// Field of `[handler]` that names what the model makes.
 const TASK: &str = "task";
 
-/// Makes the paths of a model in Python, or of an engine's Python, relative to the folder of the configuration.
+/// Makes the paths of a model in Python, of an engine, or of a server relative to the folder of the
+/// configuration.
 pub(crate) fn within(config: &mut Config, folder: &Path) {
-    for field in [ENTRY_POINT, "output", "python"] {
-        let Some(Value::String(path)) = config.handler.get_mut(field) else { continue };
-        // A lone name of an interpreter is looked up in PATH.
-        if field == "python" && !path.contains('/') {
+    for field in [ENTRY_POINT, "images", "output", "api_key_file", "python", "command"] {
+        let path = match config.handler.get_mut(field) {
+            Some(Value::Array(command)) => command.first_mut(),
+            other => other,
+        };
+        let Some(Value::String(path)) = path else { continue };
+        // A lone name of a program is looked up in PATH.
+        let in_path = matches!(field, "python" | "command") && !path.contains('/');
+        if in_path || path.contains("://") || path.starts_with("{target}") {
             continue;
         }
         if let Some(joined) = folder.join(&*path).to_str() {
@@ -230,9 +269,11 @@ pub(crate) enum Kind {
     Python,
     /// Replies of an engine in Python.
     Engine(Task),
+    /// Replies of a server of OpenAI's API.
+    Server(Task),
 }
 
-/// Kind of reply that an engine makes.
+/// Kind of reply that an engine or a server makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Text of a language model.
@@ -258,8 +299,10 @@ impl Kind {
             _ if config.judge.is_some() => Task::JudgedText,
             _ => Task::Text,
         };
-        if config.handler.get(ENGINE).is_some_and(Value::is_str) {
-            return Self::Engine(task);
+        match config.handler.get(ENGINE).and_then(Value::as_str) {
+            Some(SERVER) => return Self::Server(task),
+            Some(_) => return Self::Engine(task),
+            None => {}
         }
         match task {
             Task::Text => Self::Text,
@@ -270,19 +313,53 @@ impl Kind {
     }
 }
 
-/// Returns the options of an engine: `[handler]` without a task that has chosen the handler.
-pub(crate) fn engine_options(mut handler: toml::Table, task: Task) -> toml::Table {
-    if matches!(task, Task::Embeddings | Task::Judge) {
-        handler.remove(TASK);
+/// Returns the options of an engine: `[handler]` without a task that has chosen the handler, and with the
+/// access to the place of the images.
+///
+/// # Errors
+///
+/// Returns an error if the place of the images is none.
+pub(crate) fn engine_options(config: &Config, task: Task) -> Result<toml::Table> {
+    let mut handler = config.handler.clone();
+    match task {
+        Task::Embeddings | Task::Judge => drop(handler.remove(TASK)),
+        Task::Text | Task::JudgedText => images::place(&mut handler, &config.store)?,
     }
-    handler
+    Ok(handler)
+}
+
+/// Returns the options of a server: those of an engine without its name.
+///
+/// # Errors
+///
+/// Returns an error if the task is none of a server, or if the place of the images is none.
+pub(crate) fn server_options(config: &Config, task: Task) -> Result<toml::Table> {
+    if task == Task::Judge {
+        bail!(
+            "[handler] task is judge, and a server of OpenAI's API has no scores: leave task out for text, or \
+             set it to embed for vectors"
+        );
+    }
+    let mut handler = engine_options(config, task)?;
+    handler.remove(ENGINE);
+    Ok(handler)
+}
+
+fn server_worker(mut config: Config, task: Task) -> Result<()> {
+    config.handler = server_options(&config, task)?;
+    match task {
+        Task::JudgedText => nsbridge::run_async::<Judged<WithImages<OpenAi>>>(config)?,
+        Task::Embeddings => nsbridge::run_async::<OpenAiEmbedder>(config)?,
+        Task::Text | Task::Judge => nsbridge::run_async::<WithImages<OpenAi>>(config)?,
+    }
+    Ok(())
 }
 
 fn engine_worker(mut config: Config, task: Task) -> Result<()> {
-    config.handler = engine_options(config.handler, task);
+    config.handler = engine_options(&config, task)?;
     match task {
-        Task::Text => nsbridge::run_async::<Engine>(config)?,
-        Task::JudgedText => nsbridge::run_async::<Judged<Engine>>(config)?,
+        Task::Text => nsbridge::run_async::<WithImages<Engine>>(config)?,
+        Task::JudgedText => nsbridge::run_async::<Judged<WithImages<Engine>>>(config)?,
         Task::Embeddings => nsbridge::run_async::<Engine<EmbeddingTask>>(config)?,
         Task::Judge => nsbridge::run_async::<Engine<JudgeTask>>(config)?,
     }
@@ -303,13 +380,17 @@ mod tests {
 
     use nsbridge::worker::{BrokerConfig, Config, KeysConfig, WorkerConfig};
 
-    use super::{Kind, Task, within};
+    use super::{Kind, Task, server_options, within};
+
+    fn config() -> Config {
+        let worker = WorkerConfig::new("m".parse().unwrap());
+        let broker = BrokerConfig::from_url("amqp://localhost");
+        Config::new(worker, broker, KeysConfig::from_keyring("keys.json"))
+    }
 
     #[test]
     fn paths_of_a_model_in_python_are_relative_to_the_file() {
-        let worker = WorkerConfig::new("m".parse().unwrap());
-        let broker = BrokerConfig::from_url("amqp://localhost");
-        let mut config = Config::new(worker, broker, KeysConfig::from_keyring("keys.json"));
+        let mut config = config();
         assert_eq!(Kind::of(&config), Kind::Text);
         let text = "entry_point = \"model.py:A\"\npython = \"env/bin/python\"\noutput = \"/o\"\n";
         config.handler = toml::from_str(text).unwrap();
@@ -319,10 +400,24 @@ mod tests {
         assert_eq!(field(&config, "entry_point"), "/etc/w/model.py:A");
         assert_eq!(field(&config, "python"), "/etc/w/env/bin/python");
         assert_eq!(field(&config, "output"), "/o");
+        for (given, resolved) in [("seen", "/etc/w/seen"), ("s3://b/seen", "s3://b/seen")] {
+            let text = format!("engine = \"vllm\"\nimages = \"{given}\"");
+            config.handler = toml::from_str(&text).unwrap();
+            within(&mut config, Path::new("/etc/w"));
+            assert_eq!(field(&config, "images"), resolved);
+        }
         config.handler = toml::from_str("engine = \"vllm\"").unwrap();
         assert_eq!(Kind::of(&config), Kind::Engine(Task::Text));
         config.handler = toml::from_str("engine = \"vllm\"\ntask = \"embed\"").unwrap();
         assert_eq!(Kind::of(&config), Kind::Engine(Task::Embeddings));
+        let server =
+            "engine = \"openai\"\ncommand = [\"bin/vllm\", \"a/b\"]\napi_key_file = \"key\"";
+        config.handler = toml::from_str(server).unwrap();
+        assert_eq!(Kind::of(&config), Kind::Server(Task::Text));
+        within(&mut config, Path::new("/etc/w"));
+        assert_eq!(field(&config, "api_key_file"), "/etc/w/key");
+        let command = toml::Value::from(vec!["/etc/w/bin/vllm", "a/b"]);
+        assert_eq!(config.handler["command"], command);
         // The own engine's options are a table of this name.
         config.handler = toml::from_str("engine = { tensor_parallel_degree = 2 }").unwrap();
         assert_eq!(Kind::of(&config), Kind::Text);
@@ -330,5 +425,14 @@ mod tests {
             toml::from_str("entry_point = \"/m.py\"\npython = \"python3.12\"").unwrap();
         within(&mut config, Path::new("/etc/w"));
         assert_eq!(field(&config, "python"), "python3.12");
+    }
+
+    #[test]
+    fn a_server_has_no_scores() {
+        let mut config = config();
+        config.handler = toml::from_str("engine = \"openai\"\ntask = \"judge\"").unwrap();
+        let error = server_options(&config, Task::Judge).unwrap_err().to_string();
+        assert!(error.starts_with("[handler] task is judge, and a server"), "{error}");
+        assert!(server_options(&config, Task::Embeddings).unwrap().is_empty());
     }
 }

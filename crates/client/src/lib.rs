@@ -117,11 +117,11 @@ pub use nsbridge_crypto::{AwsCredentials, KmsError, KmsProvider, KmsProviderBuil
 pub use nsbridge_crypto::{ByProvider, Key, KeyError, KeyProvider, Keyring, KeyringError};
 #[doc(no_inline)]
 pub use nsbridge_protocol::{
-    AttemptNo, ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText,
-    EncodingFormat, ErrorCode, Fingerprint, FinishReason, JsonSchema, JudgeInput, JudgeLabel,
-    JudgeScores, KeyId, ModelName, Priority, ReplayKey, RequestId, ResponseFormat, Revision,
-    Summary, Tenant, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, ToolCallFormat,
-    TraceParent, Usage,
+    AttemptNo, ChatMessage, Content, ContentPart, Embedding, EmbeddingInput, EmbeddingPiece,
+    EmbeddingText, EncodingFormat, ErrorCode, Fingerprint, FinishReason, Image, JsonSchema,
+    JudgeInput, JudgeLabel, JudgeScores, KeyId, ModelName, MultimodalInput, Priority, ReplayKey,
+    RequestId, ResponseFormat, Revision, Summary, Tenant, TextInput, TextPiece, TokenLogprob,
+    TokenText, ToolCall, ToolCallFormat, TraceParent, Usage,
 };
 #[doc(no_inline)]
 pub use nsbridge_queue::{AmqpBroker, Backoff, Broker, MemoryBroker, Timing as QueueTiming};

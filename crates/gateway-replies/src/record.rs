@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use nsbridge_client::{ModelName, RequestId, Tenant, TextInput};
+use nsbridge_client::{ModelName, MultimodalInput, RequestId, Tenant, TextInput};
 use nsbridge_gateway_access::{Extent, Priority};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::cost::{prompt_bytes, prompt_tokens};
 
@@ -32,6 +32,7 @@ pub struct Record {
     /// Id of the API key.
     pub key: String,
     /// Input of the worker's handler.
+    #[serde(deserialize_with = "multimodal")]
     pub input: TextInput,
     /// Body of the request, if clients read the reply again by its id; else empty.
     pub body: String,
@@ -73,6 +74,11 @@ impl Record {
         let values = serde_json::to_vec(&values).map_or(0, |text| Extent::of(&text).memory());
         RECORD + self.body.len() + prompt_bytes(input) + ids + 16 * input.logit_bias.len() + values
     }
+}
+
+/// Deserializes the input of any handler.
+fn multimodal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TextInput, D::Error> {
+    MultimodalInput::deserialize(deserializer).map(|input| input.0)
 }
 
 impl fmt::Debug for Record {

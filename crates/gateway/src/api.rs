@@ -16,4 +16,6 @@ pub(crate) mod sampling;
 pub(crate) mod schema;
 pub(crate) mod service_tier;
 pub(crate) mod sse;
+#[cfg(test)]
+mod tests;
 pub(crate) mod tokens;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use nsbridge_client::{ModelName, TextInput};
+use nsbridge_client::{ChatMessage, ModelName, TextInput};
 use nsbridge_gateway_access::Caller;
 use nsbridge_reply_text::{ReasoningTags, ToolFormat};
 use serde::Deserialize;
@@ -34,6 +34,10 @@ pub struct Model {
     /// Scores from which a text is flagged, by category of a model that judges texts;
     /// [`Model::THRESHOLD`] for a category that has none.
     pub thresholds: BTreeMap<String, f64>,
+    /// Adapter (LoRA) of the workers that runs the requests; none if absent.
+    pub adapter: Option<String>,
+    /// True if messages may have images.
+    pub images: bool,
     /// Length of the model's context in tokens, which clients are told.
     pub context: Option<u32>,
     /// JSON schema of the inputs of `/v1/models/{name}/run`, which clients are told.
@@ -142,6 +146,26 @@ impl Model {
     /// Returns the queue of the model that has this name.
     fn queue(&self, name: &str) -> Option<ModelName> {
         self.queue.clone().or_else(|| name.parse().ok())
+    }
+
+    /// Sets the adapter of a text request, and refuses images that the model does not take.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the first message with an image.
+    pub(crate) fn settle(&self, input: &mut TextInput) -> Result<()> {
+        input.adapter.clone_from(&self.adapter);
+        let has_images = |message: &ChatMessage| message.content.images().len() > 0;
+        let seen = input.messages.iter().position(has_images).filter(|_| !self.images);
+        let Some(index) = seen else { return Ok(()) };
+        let field = format!("messages[{index}].content");
+        let message = format!("`{field}` has an image, and the model takes no images");
+        Err(ApiError::field(&field, message))
+    }
+
+    /// Returns the kinds of input of a model of text.
+    pub(crate) fn input_modalities(&self) -> &'static [&'static str] {
+        if self.images { &["text", "image"] } else { &["text"] }
     }
 
     pub(crate) fn tool_format(&self) -> ToolFormat {

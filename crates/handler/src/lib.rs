@@ -73,10 +73,11 @@ pub use job::{AsyncJob, Job, JobInfo};
 pub use measure::{Measure, MeasureKind};
 pub use models::{Model, Models};
 pub use nsbridge_protocol::{
-    AttemptNo, ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText,
-    EncodingFormat, Fingerprint, Finish, FinishReason, JsonSchema, JudgeInput, JudgeLabel,
-    JudgeScores, NO_ROOM, Pieces, ReplayKey, RequestId, ResponseFormat, Tenant, TextInput,
-    TextPiece, TokenLogprob, TokenText, ToolCall, ToolCallFormat, TraceParent, Usage,
+    AttemptNo, ChatMessage, Content, ContentPart, Embedding, EmbeddingInput, EmbeddingPiece,
+    EmbeddingText, EncodingFormat, Fingerprint, Finish, FinishReason, Image, JsonSchema,
+    JudgeInput, JudgeLabel, JudgeScores, MultimodalInput, NO_ROOM, Pieces, ReplayKey, RequestId,
+    ResponseFormat, Tenant, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall,
+    ToolCallFormat, TraceParent, Usage,
 };
 pub use quote::quote;
 pub use transcript::Stop;

@@ -64,7 +64,8 @@ pub use replay_key::ReplayKey;
 pub use reply::{Failure, Finish, FinishReason, Summary, Usage};
 pub use request::Request;
 pub use text::{
-    ChatMessage, FunctionCall, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, ToolKind,
+    ChatMessage, Content, ContentPart, FunctionCall, Image, MultimodalInput, TextInput, TextPiece,
+    TokenLogprob, TokenText, ToolCall, ToolKind,
 };
 pub use trace::{InvalidTraceParent, SpanId, TraceId, TraceParent};
 pub use uuid::Uuid;

@@ -2,13 +2,14 @@
 
 mod bounded;
 mod chat;
+mod content;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -17,13 +18,17 @@ use crate::replay_key::ReplayKey;
 use crate::reply::FinishReason;
 
 pub use chat::{ChatMessage, FunctionCall, ToolCall, ToolKind};
+pub use content::{Content, ContentPart, Image};
 
 /// Input of a text model: a raw prompt or a chat, with sampling parameters.
 ///
 /// A literal ends in `..TextInput::prompt(..)` or `..TextInput::default()`: minor versions add
 /// fields.
+///
+/// A handler with this input takes neither images nor `adapter`: a request that has them is refused. The
+/// input of a handler that takes them is [`MultimodalInput`].
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, remote = "Self")]
 pub struct TextInput {
     /// Raw text to continue. Exactly one of `prompt`, `prompt_token_ids` and `messages` must be
     /// given.
@@ -144,6 +149,9 @@ pub struct TextInput {
     /// A lower number goes first; 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
+    /// Name of an adapter (LoRA) that the worker has beside the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
 }
 
 impl TextInput {
@@ -187,6 +195,66 @@ impl TextInput {
     /// ```
     pub fn chat(messages: impl IntoIterator<Item = ChatMessage>) -> Self {
         Self { messages: messages.into_iter().collect(), ..Self::default() }
+    }
+}
+
+impl Serialize for TextInput {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for TextInput {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let input = Self::deserialize(deserializer)?;
+        if input.adapter.is_some() {
+            return Err(D::Error::custom("`adapter` is not supported: the model has no adapters"));
+        }
+        match input.messages.iter().position(|message| message.content.images().len() > 0) {
+            Some(index) => Err(D::Error::custom(format_args!(
+                "`messages[{index}].content` has a part of type `image_url`, and the model takes no images"
+            ))),
+            None => Ok(input),
+        }
+    }
+}
+
+/// [`TextInput`] of a handler that takes images in messages and `adapter`.
+///
+/// In JSON it is the same object.
+///
+/// ```
+/// use nsbridge_protocol::{MultimodalInput, TextInput};
+///
+/// let json = r#"{"prompt":"Once a bear","adapter":"tales"}"#;
+/// let MultimodalInput(input) = serde_json::from_str(json).unwrap();
+/// assert_eq!(input.adapter.as_deref(), Some("tales"));
+/// assert!(serde_json::from_str::<TextInput>(json).is_err());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MultimodalInput(pub TextInput);
+
+impl AsRef<Self> for TextInput {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl AsRef<TextInput> for MultimodalInput {
+    fn as_ref(&self) -> &TextInput {
+        &self.0
+    }
+}
+
+impl Serialize for MultimodalInput {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        TextInput::serialize(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for MultimodalInput {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        TextInput::deserialize(deserializer).map(Self)
     }
 }
 
@@ -416,7 +484,7 @@ impl ReplayKey for TextPiece {
 mod tests {
     use serde_json::json;
 
-    use super::{ReplayKey, ResponseFormat, TextInput, TextPiece, TokenLogprob};
+    use super::{MultimodalInput, ReplayKey, ResponseFormat, TextInput, TextPiece, TokenLogprob};
 
     #[test]
     fn replay_keys_ignore_log_probabilities_but_not_text() {
@@ -458,13 +526,32 @@ mod tests {
             "tools": [{ "type": "function", "function": { "name": "f" } }],
             "chat_template_kwargs": { "enable_thinking": false }, "reasoning_effort": "low",
             "add_generation_prompt": false, "continue_final_message": true,
-            "return_token_texts": true, "skip_special_tokens": false
+            "return_token_texts": true, "skip_special_tokens": false, "adapter": "a"
         });
         // Parsed from text, as on the wire, where the keys of `logit_bias` are strings.
-        let input: TextInput = serde_json::from_str(&json.to_string()).unwrap();
+        let read: MultimodalInput = serde_json::from_str(&json.to_string()).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), json);
+        let MultimodalInput(input) = read;
         assert_eq!(input.logit_bias, [(12, -100.0)].into());
         assert_eq!(serde_json::to_value(&input).unwrap(), json);
         assert!(serde_json::from_str::<TextInput>(r#"{"temprature":1}"#).is_err());
+    }
+
+    #[test]
+    fn images_and_adapters_are_for_handlers_that_take_them() {
+        let parts =
+            json!([{ "type": "image_url", "image_url": { "url": "data:image/png;base64," } }]);
+        let image = json!({ "messages": [{ "role": "user", "content": "a" },
+                                         { "role": "user", "content": parts }] });
+        for (json, says) in [
+            (image, "`messages[1].content` has a part of type `image_url`"),
+            (json!({ "prompt": "a", "adapter": "sql" }), "`adapter` is not supported"),
+        ] {
+            let error = serde_json::from_str::<TextInput>(&json.to_string()).unwrap_err();
+            assert!(error.to_string().starts_with(says), "{error}");
+            let read: MultimodalInput = serde_json::from_str(&json.to_string()).unwrap();
+            assert_eq!(serde_json::to_value(&read).unwrap(), json);
+        }
     }
 
     #[track_caller]

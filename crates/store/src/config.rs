@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Configuration of a store: the `[store]` table of a worker.
 ///
@@ -17,7 +17,7 @@ use serde::Deserialize;
 /// let refused = Store::open(&config).unwrap_err().to_string();
 /// assert!(refused.contains("would be reached without TLS"));
 /// ```
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StoreConfig {

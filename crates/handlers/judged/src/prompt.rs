@@ -9,7 +9,7 @@ use serde_json::Value;
 ///
 /// # Errors
 ///
-/// Returns an error if the prompt is given as token ids, which no judge can read.
+/// Returns an error if the prompt is given as token ids or has images, which no judge can read.
 pub(crate) fn texts(input: &TextInput) -> Result<Vec<Cow<'_, str>>> {
     if !input.prompt_token_ids.is_empty() {
         return Err(Error::bad_input(
@@ -18,8 +18,14 @@ pub(crate) fn texts(input: &TextInput) -> Result<Vec<Cow<'_, str>>> {
         ));
     }
     let mut texts: Vec<Cow<'_, str>> = input.prompt.iter().map(Cow::from).collect();
-    for message in &input.messages {
-        texts.extend([Cow::from(message.role.as_str()), Cow::from(&message.content)]);
+    for (index, message) in input.messages.iter().enumerate() {
+        if message.content.images().len() > 0 {
+            return Err(Error::bad_input(format!(
+                "`messages[{index}].content` has an image, which cannot be judged, and this worker judges \
+                 prompts: leave it out"
+            )));
+        }
+        texts.extend([Cow::from(message.role.as_str()), Cow::from(&*message.content)]);
         let more = [&message.name, &message.reasoning_content, &message.tool_call_id];
         texts.extend(more.into_iter().flatten().map(Cow::from));
         for call in &message.tool_calls {
@@ -82,7 +88,7 @@ fn strings(value: &Value, texts: &mut Vec<Cow<'_, str>>) {
 
 #[cfg(test)]
 mod tests {
-    use nsbridge_handler::TextInput;
+    use nsbridge_handler::{ChatMessage, Image, TextInput};
     use serde_json::json;
 
     use super::{check_fields, texts};
@@ -106,6 +112,10 @@ mod tests {
         }
         assert_eq!(texts(&TextInput::prompt("a")).unwrap(), ["a"]);
         assert!(texts(&TextInput::token_ids([1])).is_err());
+        let mut chat = TextInput::chat([ChatMessage::new("user", "a")]);
+        assert!(texts(&chat).is_ok());
+        chat.messages[0].content.push_image(Image::new("data:image/png;base64,"));
+        assert!(texts(&chat).is_err());
     }
 
     #[test]

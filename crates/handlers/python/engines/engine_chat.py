@@ -50,7 +50,7 @@ class Chat:
         """Cuts a rendered chat after the text of the last message, if that text goes on."""
         if not self.continues:
             return rendered
-        begin = (self.messages[-1].get("content") or "").lstrip()
+        begin = _last_text(self.messages[-1].get("content")).lstrip()
         text = begin.rstrip()
         at = rendered.rfind(text) if text else -1
         if at < 0:
@@ -64,7 +64,7 @@ class Chat:
 def shown(message: Mapping[str, Any], shape: CallShape) -> dict[str, Any]:
     """Returns a message as templates expect it."""
     value = {name: part for name, part in message.items() if part not in (None, [])}
-    value["content"] = _text(message.get("content"))
+    value["content"] = _shown_content(message.get("content"))
     if "tool_calls" in value:
         value["tool_calls"] = [_call(call, shape) for call in value["tool_calls"]]
         if shape.null_content and not value["content"]:
@@ -72,10 +72,24 @@ def shown(message: Mapping[str, Any], shape: CallShape) -> dict[str, Any]:
     return value
 
 
-def _text(content: Any) -> str:
-    """Returns the text of a content: a text, null, or a list of parts, which are joined by line ends."""
+def _shown_content(content: Any) -> str | list[dict[str, str]]:
+    """Returns a content as a text, or as parts if an image is among them. Texts are joined by line ends."""
+    if not isinstance(content, list):
+        return content or ""
+    parts = [_shown_part(part) for part in cast("list[dict[str, str]]", content)]
+    if all("text" in part for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _shown_part(part: Mapping[str, str]) -> dict[str, str]:
+    return {"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": "image"}
+
+
+def _last_text(content: Any) -> str:
     if isinstance(content, list):
-        return "\n".join(part["text"] for part in cast("list[dict[str, str]]", content))
+        parts = cast("list[dict[str, str]]", content)
+        return parts[-1].get("text", "") if parts else ""
     return content or ""
 
 

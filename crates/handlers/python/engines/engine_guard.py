@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from nsbridge_handler import BadInput
 
@@ -103,9 +103,18 @@ def _rewrite_chat(chat: Chat, change: Change) -> None:
     for message in chat.messages:
         own = message.get("role") == "assistant"
         for name, value in message.items():
-            message[name] = _rewritten(value, own and name != "role", change)
+            if name == "content" and isinstance(value, list):
+                _rewrite_parts(cast("list[dict[str, str]]", value), own, change)
+            else:
+                message[name] = _rewritten(value, own and name != "role", change)
     chat.tools = [_rewritten(tool, False, change) for tool in chat.tools]
     chat.variables = {name: _rewritten(value, False, change) for name, value in chat.variables.items()}
+
+
+def _rewrite_parts(parts: list[dict[str, str]], own: bool, change: Change) -> None:
+    for part in parts:
+        if "text" in part:
+            part["text"] = change(part["text"], own)
 
 
 def _rewritten(value: Any, own: bool, change: Change) -> Any:
@@ -113,10 +122,9 @@ def _rewritten(value: Any, own: bool, change: Change) -> Any:
     if isinstance(value, str):
         return change(value, own)
     if isinstance(value, list):
-        items: list[Any] = value
-        return [_rewritten(item, own, change) for item in items]
+        return [_rewritten(item, own, change) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        fields: dict[str, Any] = value
+        fields = cast("dict[str, Any]", value)
         return {_name(name, own, change): _rewritten(item, own, change) for name, item in fields.items()}
     return value
 

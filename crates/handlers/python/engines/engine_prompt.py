@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import Any, Optional, Protocol
 
 from nsbridge_handler import BadInput
 
@@ -18,6 +18,9 @@ FEW_BYTES = 64 << 10
 
 # Variables that a request cannot set, beside the special tokens and what the renderer takes itself.
 _OWN = ("messages", "bos_token", "eos_token", "strftime_now", "raise_exception")
+
+
+Place = Optional[Callable[[list[dict[str, Any]]], None]]
 
 
 class ChatTokenizer(Protocol):
@@ -58,22 +61,25 @@ class Prompter:
         self._reserved = {*_parameters(tokenizer), *_OWN, *tokenizer.special_tokens_map}
         self._shape = self._probed() if tokenizer.chat_template else CallShape()
 
-    def tokens(self, input: Mapping[str, Any], submitted_at: float) -> list[int]:
-        """Returns the tokens of a prompt, at least one. Raises BadInput without any text of the request."""
+    def tokens(self, input: Mapping[str, Any], submitted_at: float, place: Place = None) -> list[int]:
+        """Returns the tokens of a prompt, at least one. Raises BadInput without any text of the request.
+
+        `place` gives the messages of a chat the form of a model that takes images.
+        """
         text, ids, messages = input.get("prompt"), input.get("prompt_token_ids"), input.get("messages")
         if (text is not None) + bool(ids) + bool(messages) != 1:
             raise BadInput("give exactly one of `prompt`, `prompt_token_ids` and `messages`")
         if ids:
             return list(ids)
         if messages:
-            return self._chat(input, submitted_at)
+            return self._chat(input, submitted_at, place)
         self._refuse_long("prompt", text or "")
         tokens = self._tokenizer.encode(text or "", add_special_tokens=True)
         if not tokens:
             raise BadInput("`prompt` has no token to go on from")
         return tokens
 
-    def _chat(self, input: Mapping[str, Any], submitted_at: float) -> list[int]:
+    def _chat(self, input: Mapping[str, Any], submitted_at: float, place: Place) -> list[int]:
         if not self._tokenizer.chat_template:
             raise BadInput("this model has no chat template: give `prompt`, not `messages`")
         for name in input.get("chat_template_kwargs") or ():
@@ -82,6 +88,8 @@ class Prompter:
         chat = Chat.read(input, self._shape)
         marked = self._guard.protect(chat)
         try:
+            if place is not None:
+                place(chat.messages)
             rendered = self._rendered(chat, submitted_at)
         except Exception as error:
             why = str(error)[:300] or type(error).__name__

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 from nsbridge_handler import BadInput
 
@@ -31,6 +31,8 @@ PLAIN: dict[str, float] = {
 class Facts:
     """What a request is checked against."""
 
+    penalizes_prompt: ClassVar[bool] = True
+    """True if `repetition_penalty` counts the tokens of the prompt."""
     vocabulary: int
     """Number of rows of the model's embedding."""
     context: int
@@ -39,6 +41,8 @@ class Facts:
     """End tokens of the model."""
     defaults: Mapping[str, float]
     """Sampling parameters that the model's authors advise."""
+    adapters: Collection[str] = ()
+    """Names of the model's adapters."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Request:
     token_texts: bool
     format: Optional[Mapping[str, Any]]
     priority: int
+    adapter: Optional[str]
+    """Name of the adapter that is applied to the model, or None."""
 
     @property
     def has_history(self) -> bool:
@@ -129,6 +135,7 @@ def read_request(input: Mapping[str, Any], facts: Facts) -> Request:
         token_texts=bool(input.get("return_token_texts")),
         format=form,
         priority=input.get("priority") or 0,
+        adapter=_adapter(input.get("adapter"), facts),
     )
     _check_request(request)
     return request
@@ -180,6 +187,14 @@ def _logprobs(input: Mapping[str, Any]) -> Optional[int]:
     if top is not None and top > MOST_TOP_LOGPROBS:
         raise BadInput(f"`top_logprobs` must be at most {MOST_TOP_LOGPROBS}")
     return top or 0
+
+
+def _adapter(name: Optional[str], facts: Facts) -> Optional[str]:
+    if name is None or name in facts.adapters:
+        return name
+    if not facts.adapters:
+        raise BadInput("`adapter` is not possible: the model has no adapters")
+    raise BadInput(f"`adapter` must be one of {', '.join(sorted(facts.adapters))}")
 
 
 def _check_request(request: Request) -> None:

@@ -37,6 +37,17 @@ class Call:
     """First tokens of the reply, which the engine must take over."""
     scope: str
     """Prompts of different scopes must not share a cache."""
+    media: object = None
+    """What the engine made of the images beside the prompt."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Prompt of a request."""
+
+    tokens: list[int]
+    media: object = None
+    """What the engine made of the images beside the tokens."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +73,8 @@ class TextEngine(Protocol):
     can_force: bool
     """True if the engine can be forced to take over the first tokens of a reply."""
 
-    def prompt(self, input: Mapping[str, Any], submitted_at: float) -> Awaitable[list[int]]:
-        """Returns the tokens of the prompt."""
+    def prompt(self, input: Mapping[str, Any], job: AsyncJob) -> Awaitable[Prompt]:
+        """Returns the prompt of a request."""
         ...
 
     def generate(self, call: Call) -> AsyncGenerator[Delta, None]:
@@ -74,10 +85,10 @@ class TextEngine(Protocol):
 async def answer(engine: TextEngine, input: Mapping[str, Any], job: AsyncJob) -> None:
     """Answers a request with pieces. Raises BadInput for one that cannot be answered."""
     request = read_request(input, engine.facts)
-    prompt = await engine.prompt(input, job.submitted_at)
+    prompt = await engine.prompt(input, job)
     work = _Work(engine, request, prompt, job)
     # An engine that cannot be forced begins such a reply anew, and the client compares.
-    if engine.can_force or not request.has_history:
+    if engine.can_force or not work.replays:
         work.resume(await job.resumed())
     await work.run()
     work.finish()
@@ -86,8 +97,8 @@ async def answer(engine: TextEngine, input: Mapping[str, Any], job: AsyncJob) ->
 class _Work:
     """Request in progress."""
 
-    def __init__(self, engine: TextEngine, request: Request, prompt: list[int], job: AsyncJob) -> None:
-        context = engine.facts.context
+    def __init__(self, engine: TextEngine, request: Request, whole: Prompt, job: AsyncJob) -> None:
+        context, prompt = engine.facts.context, whole.tokens
         most = context if request.max_tokens is None else request.max_tokens
         if len(prompt) + min(most, 1) > context:
             raise BadInput(
@@ -99,7 +110,10 @@ class _Work:
         self.engine, self.request, self.prompt, self.job, self.limit = engine, request, prompt, job, limit
         self.replies = [Reply(index, engine.words, request, stops, limit) for index in range(request.n)]
         self.pieces = PromptPieces(engine.words, request, prompt) if request.has_prompt_pieces else None
-        self.cached = 0
+        self.media, self.cached = whole.media, 0
+        # The first tokens of such a reply are forced. Those of another one become a part of the prompt.
+        repeats = not engine.facts.penalizes_prompt and request.sampling["repetition_penalty"] != 1
+        self.replays = request.has_history or repeats
         if limit == 0:
             self.replies[0].end = "length"
         job.at_most((len(prompt) if self.pieces else 0) + request.n * limit)
@@ -136,7 +150,7 @@ class _Work:
                 await stream.close()
 
     async def _emit_replies(self, streams: Mapping[int, _Stream]) -> None:
-        known = {reply.index: len(reply.tokens) for reply in self.replies if self.request.has_history}
+        known = {reply.index: len(reply.tokens) for reply in self.replies if self.replays}
         while (due := self._due()) is not None:
             stream = streams[due.index]
             for place in range(known.pop(due.index, 0)):
@@ -155,8 +169,7 @@ class _Work:
             reply.end = "stop"
 
     def _call(self, reply: Reply, scored: bool) -> Call:
-        # The tokens of an earlier attempt become a part of the prompt, unless they are forced.
-        forced = list(reply.tokens) if self.request.has_history else []
+        forced = list(reply.tokens) if self.replays else []
         moved = 0 if forced else len(reply.tokens)
         return Call(
             id=f"{self.job.id}-{self.job.attempt}-{reply.index}",
@@ -168,6 +181,7 @@ class _Work:
             prompt_logprobs=self.request.prompt_logprobs if scored else None,
             forced=forced,
             scope=self.job.scope,
+            media=self.media,
         )
 
     def _due(self) -> Optional[Reply]:
@@ -178,9 +192,7 @@ class _Work:
     def finish(self) -> None:
         made = sum(len(reply.tokens) for reply in self.replies)
         reason = self.replies[0].end or "stop"
-        self.job.finish(
-            reason, input_tokens=len(self.prompt), output_tokens=made, cached_tokens=self.cached
-        )
+        self.job.finish(reason, input_tokens=len(self.prompt), output_tokens=made, cached_tokens=self.cached)
 
 
 class _Stream:

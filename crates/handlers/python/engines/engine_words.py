@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional, cast
 
-from nsbridge_handler import TokenText
+from nsbridge_handler import Fatal, TokenText
 
 
 class Words:
@@ -20,7 +20,7 @@ class Words:
     def from_document(cls, document: Mapping[str, Any]) -> Words:
         """Creates the table of the parsed content of a `tokenizer.json`.
 
-        Raises ValueError if its decoder is not supported.
+        Raises Fatal if its decoder is not supported.
         """
         byte_level = _is_byte_level(document.get("decoder") or {})
         alphabet = _byte_alphabet()
@@ -66,7 +66,7 @@ def _is_byte_level(decoder: Mapping[str, Any]) -> bool:
     if kinds & {"ByteFallback", "Metaspace"}:
         return False
     found = decoder.get("type", "absent")
-    raise ValueError(
+    raise Fatal(
         f"the decoder in tokenizer.json is {found}, and only ByteLevel, Metaspace or one with ByteFallback "
         "is supported"
     )

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Optional
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Optional, cast
 
 # First, because it says what is missing where vLLM is.
 from vllm_start import Vllm, consequences  # isort: skip
-from nsbridge_handler import AsyncJob, BadInput, Models, Options, Retry
+from nsbridge_handler import AsyncJob, BadInput, Fatal, Models, Options, Retry
 from tokenizers import Tokenizer
 from vllm.inputs.engine import tokens_input
 from vllm.outputs import RequestOutput
 
 from engine_guard import Guard, guarded
+from engine_images import image_parts
 from engine_prompt import Prompter
 from engine_reply import Score, nothing_left
 from engine_request import Facts
-from engine_text import Call, Delta, answer
+from engine_text import Call, Delta, Prompt, answer
 from engine_words import Words
-from vllm_forced import processor_name
+from vllm_adapters import adapter_options, load_adapters
+from vllm_forced import processor_name, reaches_all
+from vllm_images import Images, most_images
 from vllm_pooling import Embedder, Judge
 from vllm_request import sampling_params
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.logprobs import Logprob
+    from vllm.lora.request import LoRARequest
 
 __all__ = ["Embedder", "Engine", "Judge"]
 
@@ -38,24 +43,28 @@ class Engine(Vllm):
     can_force = False
     facts: Facts
     words: Words
+    _adapters: Mapping[str, LoRARequest] = MappingProxyType({})
 
-    async def load(self, models: Models, options: Options) -> None:
-        """Starts vLLM with a model's folder and vLLM's own engine arguments."""
-        config = self.configure(models, options)
+    async def load(self, models: Models, options: Options, adapters: Sequence[str] = ()) -> None:
+        """Starts vLLM with a model's folder, vLLM's own engine arguments and the names of the adapters."""
+        config = self.configure(models, adapter_options(models, adapters, options))
         model = config.model_config
-        self.can_force = config.speculative_config is None
+        self.can_force = config.speculative_config is None and reaches_all(config.parallel_config)
         if self.can_force:
             own = processor_name(config.use_v2_model_runner)
             model.logits_processors = [*(model.logits_processors or ()), own]
         self.start(config)
-        self._describe(config)
+        self._adapters = await load_adapters(self.llm, models, adapters)
+        self.version = " ".join([self.version, *adapters])
+        self.describe(config)
 
-    def _describe(self, config: VllmConfig) -> None:
+    def describe(self, config: VllmConfig) -> None:
+        """Notes what answers need of the model, and how its prompts are made."""
         model, generation = config.model_config, config.model_config.try_get_generation_config()
         tokenizer: Any = self.llm.get_tokenizer()
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise ValueError(
+            raise Fatal(
                 "the model's tokenizer has no tokenizer.json, which this worker needs: convert it with "
                 'transformers, or set `tokenizer_mode = "hf"` in [handler.options]'
             )
@@ -64,7 +73,12 @@ class Engine(Vllm):
         ends.append(self.llm.renderer.get_eos_token_id())
         known = frozenset(token for token in ends if token is not None)
         defaults = model.get_diff_sampling_param()
-        self.facts = Facts(model.get_vocab_size(), model.max_model_len, known, defaults)
+        self.facts = Facts(
+            model.get_vocab_size(), model.max_model_len, known, defaults, tuple(self._adapters)
+        )
+        self._most_images = most_images(self.llm.renderer)
+        # Also without an image the template of such a model may take texts in parts.
+        self._images = Images(self.llm.renderer, model) if model.is_multimodal_model else None
         document = json.loads(backend.to_str())
         self.words = Words.from_document(document)
         self._prompter = Prompter(tokenizer, Guard(document), _guarded_encoder(document), model.max_model_len)
@@ -74,16 +88,34 @@ class Engine(Vllm):
         """Answers a TextInput with TextPieces."""
         await answer(self, input, job)
 
-    async def prompt(self, input: Mapping[str, Any], submitted_at: float) -> list[int]:
-        """Returns the tokens of a prompt. Long ones take a while, so a thread makes them."""
-        return await asyncio.to_thread(self._prompter.tokens, input, submitted_at)
+    def modalities(self) -> list[str]:
+        """Returns what a message may have."""
+        return ["text", "image"] if self._most_images else ["text"]
+
+    async def prompt(self, input: Mapping[str, Any], job: AsyncJob) -> Prompt:
+        """Returns a prompt. Long ones and images take a while, so a thread makes them."""
+        parts, tokens = image_parts(input, self._most_images), self._prompter.tokens
+        if self._images is None:
+            return Prompt(await asyncio.to_thread(tokens, input, job.submitted_at))
+        chat = await asyncio.to_thread(self._images.chat, parts, job.scope)
+        made = await asyncio.to_thread(tokens, input, job.submitted_at, chat.place)
+        if not parts:
+            return Prompt(made)
+        media = await self._images.input(made, chat)
+        return Prompt(media["prompt_token_ids"], media)
 
     async def generate(self, call: Call) -> AsyncGenerator[Delta, None]:
         """Streams a reply from vLLM. A generator that is closed or canceled aborts the request there."""
-        prompt = tokens_input(list(call.prompt), cache_salt=call.scope or None)
+        prompt: Any = tokens_input(list(call.prompt), cache_salt=call.scope or None)
+        if call.media is not None:
+            # With all that the tokens of the prompt do not tell. Those of a continued reply come after it.
+            prompt = {**cast("dict[str, Any]", call.media), **prompt, "type": "multimodal"}
         priority = call.request.priority if self._has_priorities else 0
         with consequences():
-            outputs = self.llm.generate(prompt, sampling_params(call), call.id, priority=priority)
+            adapter = self._adapters.get(call.request.adapter or "")
+            outputs = self.llm.generate(
+                prompt, sampling_params(call), call.id, lora_request=adapter, priority=priority
+            )
             try:
                 async for output in outputs:
                     yield _delta(output, call)

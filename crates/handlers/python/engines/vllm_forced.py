@@ -20,7 +20,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProc
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ParallelConfig, VllmConfig
 
 FORCED = "nsbridge_forced"
 
@@ -28,6 +28,12 @@ FORCED = "nsbridge_forced"
 def processor_name(uses_v2_runner: bool) -> str:
     """Returns the name by which vLLM loads the processor of a model runner."""
     return f"{__name__}:{ForcedV2.__name__ if uses_v2_runner else Forced.__name__}"
+
+
+def reaches_all(parallel: ParallelConfig) -> bool:
+    """Returns true if all processes that sample are on this machine: others do not have this module."""
+    is_here = parallel.nnodes == 1 and parallel.data_parallel_size_local == parallel.data_parallel_size
+    return is_here and parallel.distributed_executor_backend in ("mp", "uni")
 
 
 def forced_tokens(params: SamplingParams) -> Sequence[int]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from nsbridge_handler import Fatal
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -28,23 +29,23 @@ class _Parser(FlexibleArgumentParser):
 
 
 def engine_args(model: Path, options: Mapping[str, Any]) -> AsyncEngineArgs:
-    """Returns vLLM's arguments. Raises ValueError with one sentence that names the wrong option."""
+    """Returns vLLM's arguments. Raises Fatal with one sentence that names the wrong option."""
     # vLLM's own code has no types here.
     parser: Any = AsyncEngineArgs.add_cli_args(cast(Any, _Parser)(add_help=False))
-    known: dict[str, Any] = vars(parser.parse_args([]))
+    known = cast("dict[str, Any]", vars(parser.parse_args([])))
     argv = [f"--model={model}"]
     for name, value in options.items():
         if name in REFUSED:
-            raise ValueError(f"`{name}` in [handler.options] cannot be set: {REFUSED[name]}")
+            raise Fatal(f"`{name}` in [handler.options] cannot be set: {REFUSED[name]}")
         if name not in known:
             close = _close(name, known)
-            raise ValueError(f"`{name}` in [handler.options] is no engine argument of vLLM{close}")
+            raise Fatal(f"`{name}` in [handler.options] is no engine argument of vLLM{close}")
         own = _argv(name, value)
         try:
             parser.parse_args(own)
         except ValueError as error:
             why = " ".join(str(error).split())
-            raise ValueError(f"`{name}` in [handler.options] is not valid: {why}") from None
+            raise Fatal(f"`{name}` in [handler.options] is not valid: {why}") from None
         argv += own
     args: AsyncEngineArgs = AsyncEngineArgs.from_cli_args(parser.parse_args(argv))
     return args

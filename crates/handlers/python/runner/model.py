@@ -90,8 +90,12 @@ class _Model:
             return
         if hasattr(target, "load"):
             models = {key: pathlib.Path(path) for key, path in config["models"].items()}
-            arguments = (models, config["options"])
-            self.wait(target.load(*arguments[: 2 if _accepts(target.load, 2) else 1]))
+            arguments = [models, config["options"]]
+            if config["engine"]:
+                arguments.append(config["adapters"])
+            while len(arguments) > 1 and not _accepts(target.load, len(arguments)):
+                arguments.pop()
+            self.wait(target.load(*arguments))
         if not hinted:
             self.read_hint(target, batched)
         if config["engine"]:

@@ -1,4 +1,4 @@
-//! Handler of an engine in Python, such as vLLM, whose adapter is part of this crate.
+//! Handler of an engine in Python, vLLM or SGLang, whose adapter is part of this crate.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use std::{fmt, fs};
 
 use nsbridge_handler::{
-    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, Result, TextInput,
-    TextPiece,
+    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, MultimodalInput,
+    Result, TextPiece,
 };
 use nsbridge_protocol::{EmbeddingInput, EmbeddingPiece, JudgeInput, JudgeScores};
 use serde::de::DeserializeOwned;
@@ -26,17 +26,32 @@ use crate::plan::{EnginePlan, Plan};
 const KILL_AFTER: Duration = Duration::from_secs(20);
 
 /// Modules of the adapters, which the processes import.
-const MODULES: [(&str, &str); 15] = [
+const MODULES: [(&str, &str); 30] = [
     ("engine_chat.py", include_str!("../engines/engine_chat.py")),
     ("engine_detokenize.py", include_str!("../engines/engine_detokenize.py")),
+    ("engine_format.py", include_str!("../engines/engine_format.py")),
     ("engine_guard.py", include_str!("../engines/engine_guard.py")),
+    ("engine_images.py", include_str!("../engines/engine_images.py")),
+    ("engine_pooling.py", include_str!("../engines/engine_pooling.py")),
     ("engine_prompt.py", include_str!("../engines/engine_prompt.py")),
     ("engine_reply.py", include_str!("../engines/engine_reply.py")),
     ("engine_request.py", include_str!("../engines/engine_request.py")),
     ("engine_text.py", include_str!("../engines/engine_text.py")),
     ("engine_words.py", include_str!("../engines/engine_words.py")),
+    ("sglang_api.py", include_str!("../engines/sglang_api.py")),
+    ("sglang_engine.py", include_str!("../engines/sglang_engine.py")),
+    ("sglang_forced.py", include_str!("../engines/sglang_forced.py")),
+    ("sglang_measures.py", include_str!("../engines/sglang_measures.py")),
+    ("sglang_options.py", include_str!("../engines/sglang_options.py")),
+    ("sglang_reply.py", include_str!("../engines/sglang_reply.py")),
+    ("sglang_request.py", include_str!("../engines/sglang_request.py")),
+    ("sglang_running.py", include_str!("../engines/sglang_running.py")),
+    ("sglang_signals.py", include_str!("../engines/sglang_signals.py")),
+    ("sglang_start.py", include_str!("../engines/sglang_start.py")),
+    ("vllm_adapters.py", include_str!("../engines/vllm_adapters.py")),
     ("vllm_engine.py", include_str!("../engines/vllm_engine.py")),
     ("vllm_forced.py", include_str!("../engines/vllm_forced.py")),
+    ("vllm_images.py", include_str!("../engines/vllm_images.py")),
     ("vllm_measures.py", include_str!("../engines/vllm_measures.py")),
     ("vllm_options.py", include_str!("../engines/vllm_options.py")),
     ("vllm_pooling.py", include_str!("../engines/vllm_pooling.py")),
@@ -49,6 +64,8 @@ const MODULES: [(&str, &str); 15] = [
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EngineName {
+    /// SGLang's `Engine`.
+    Sglang,
     /// vLLM's `AsyncLLM`.
     Vllm,
 }
@@ -57,6 +74,7 @@ impl EngineName {
     /// Returns the name of the adapter's file.
     const fn module(self) -> &'static str {
         match self {
+            Self::Sglang => "sglang_engine.py",
             Self::Vllm => "vllm_engine.py",
         }
     }
@@ -86,6 +104,9 @@ pub struct EngineOptions {
     /// Maximum time to load the model, in seconds.
     #[serde(default = "crate::options::half_an_hour")]
     pub load_timeout_s: u64,
+    /// Names of the models that are adapters (LoRA) of the model `target`. Requests may choose these.
+    #[serde(default)]
+    pub adapters: Vec<String>,
     /// Options of the engine by its own names, such as `tensor_parallel_size`.
     #[serde(default)]
     pub options: Map<String, Value>,
@@ -108,6 +129,7 @@ impl EngineOptions {
             output: None,
             show_output: false,
             load_timeout_s: crate::options::half_an_hour(),
+            adapters: Vec::new(),
             options: Map::new(),
         }
     }
@@ -131,12 +153,17 @@ impl EngineOptions {
 /// Kind of reply that an engine makes. This trait is sealed.
 pub trait EngineTask: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
     /// Input of a request.
-    type Input: Serialize + DeserializeOwned + Send;
+    type Input: Serialize + DeserializeOwned + Send + Sync;
     /// Piece of a reply.
     type Output: Serialize + DeserializeOwned + Send + 'static;
     /// Class of the adapter.
     #[doc(hidden)]
     const CLASS: &'static str;
+    /// Returns the adapter that a request names.
+    #[doc(hidden)]
+    fn adapter(_input: &Self::Input) -> Option<&str> {
+        None
+    }
 }
 
 mod sealed {
@@ -160,9 +187,13 @@ impl sealed::Sealed for EmbeddingTask {}
 impl sealed::Sealed for JudgeTask {}
 
 impl EngineTask for TextTask {
-    type Input = TextInput;
+    type Input = MultimodalInput;
     type Output = TextPiece;
     const CLASS: &'static str = "Engine";
+
+    fn adapter(MultimodalInput(input): &MultimodalInput) -> Option<&str> {
+        input.adapter.as_deref()
+    }
 }
 
 impl EngineTask for EmbeddingTask {
@@ -192,6 +223,7 @@ impl EngineTask for JudgeTask {
 /// ```
 pub struct Engine<T = TextTask> {
     model: Model,
+    adapters: Vec<String>,
     /// Modules of the adapters.
     _folder: TempDir,
     task: PhantomData<T>,
@@ -204,14 +236,21 @@ impl<T: EngineTask> AsyncHandler for Engine<T> {
 
     async fn load(options: EngineOptions, models: Models) -> Result<Self> {
         let own_slots = options.slots.is_none();
+        let adapters = options.adapters.clone();
+        adapters.iter().try_for_each(|name| models.require(name).map(drop))?;
         let folder = modules()?;
         let mut plan = Plan::new(options.of_model(&folder, T::CLASS), &models)?;
         plan.kill_after = KILL_AFTER;
-        plan.engine = Some(EnginePlan { own_slots });
-        Ok(Self { model: Model::load(plan).await?, _folder: folder, task: PhantomData })
+        plan.engine = Some(EnginePlan { own_slots, adapters: adapters.clone() });
+        Ok(Self { model: Model::load(plan).await?, adapters, _folder: folder, task: PhantomData })
     }
 
     async fn handle(&self, input: T::Input, job: &mut AsyncJob<T::Output>) -> Result<Finish> {
+        if let Some(name) = T::adapter(&input)
+            && !self.adapters.iter().any(|known| known == name)
+        {
+            return Err(unknown_adapter(name, &self.adapters));
+        }
         let input = to_raw_value(&input)?;
         self.model.handle(&input, job).await
     }
@@ -240,6 +279,16 @@ impl<T> fmt::Debug for Engine<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").finish_non_exhaustive()
     }
+}
+
+/// Returns the error of a request that names an adapter that the worker does not have.
+fn unknown_adapter(name: &str, known: &[String]) -> Error {
+    let name: String = name.chars().take(100).collect();
+    Error::bad_input(if known.is_empty() {
+        format!("`adapter` is `{name}`, and this worker has no adapters")
+    } else {
+        format!("`adapter` is `{name}`: this worker has `{}`", known.join("`, `"))
+    })
 }
 
 /// Writes the modules of the adapters to a folder that only this user can read.
@@ -306,16 +355,20 @@ mod tests {
         let refused =
             |text: &str| serde_json::from_str::<EngineOptions>(text).unwrap_err().to_string();
         let error = refused(r#"{"engine": "vlm"}"#);
-        assert!(error.contains("`vlm`") && error.contains("`vllm`"), "{error}");
+        for name in ["`vlm`", "`vllm`", "`sglang`"] {
+            assert!(error.contains(name), "{error}");
+        }
         let error = refused(r#"{"engine": "vllm", "slot": 4}"#);
         assert!(error.contains("`slot`") && error.contains("`slots`"), "{error}");
     }
 
     #[test]
-    fn the_engine_has_its_module_in_the_folder() {
+    fn each_engine_has_its_module_in_the_folder() {
         let folder = modules().unwrap();
-        assert!(folder.path().join(EngineName::Vllm.module()).is_file());
+        for engine in [EngineName::Sglang, EngineName::Vllm] {
+            assert!(folder.path().join(engine.module()).is_file());
+        }
         // The folder of the modules comes first in the path of imports.
-        assert!(MODULES.iter().all(|(name, _)| *name != "vllm.py"));
+        assert!(MODULES.iter().all(|(name, _)| !["sglang.py", "vllm.py"].contains(name)));
     }
 }

@@ -110,6 +110,8 @@ pub(crate) struct Start<'a> {
     /// Secret that proves that a connection comes from this process.
     pub(crate) token: &'a str,
     pub(crate) slots: usize,
+    /// Names of the models that are adapters of an engine.
+    pub(crate) adapters: &'a [String],
     /// True if an engine has as many slots as it has room for calls.
     pub(crate) slots_of_engine: bool,
     pub(crate) file: &'a str,

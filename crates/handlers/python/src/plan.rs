@@ -52,10 +52,12 @@ pub(crate) struct Plan {
 }
 
 /// Part of a plan that an engine alone has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct EnginePlan {
     /// True if it has as many slots as it has room for calls.
     pub(crate) own_slots: bool,
+    /// Names of the models that are adapters.
+    pub(crate) adapters: Vec<String>,
 }
 
 impl Plan {
@@ -78,7 +80,8 @@ impl Plan {
         let mut digest = blake3::Hasher::new();
         digest.update(b"nsbridge-python/1");
         sources::digest(&folder, &mut digest).map_err(missing)?;
-        sources::add(&mut digest, file.as_os_str().as_encoded_bytes());
+        // Not the folder: that of an engine's adapter is a temporary one.
+        sources::add(&mut digest, file.file_name().unwrap_or_default().as_encoded_bytes());
         sources::add(&mut digest, class.unwrap_or_default().as_bytes());
         sources::add(&mut digest, Value::from(options.options.clone()).to_string().as_bytes());
         let mut folders = Map::new();

@@ -64,7 +64,8 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         names: &["headless"],
         apply: Apply::NotCarried(
-            "each worker has an engine of its own: start a worker for each copy of the model",
+            "it is a follower's: take the command of rank 0, and start deploy/vllm/follower.py with its worker.toml; a \
+             copy of the model is a worker of its own",
         ),
     },
     Rule {

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 
 use super::bounded::{Sequence, list, named};
+use super::content::Content;
 
 /// One message of a chat, in the shape of OpenAI's chat completions.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,10 +16,9 @@ pub struct ChatMessage {
     /// Role of the author: `system`, `user`, `assistant` or `tool`. The chat template decides which
     /// are allowed.
     pub role: String,
-    /// Text of the message. In JSON it may be a list of parts of type `text`, which are joined by
-    /// line ends, or null.
-    #[serde(default, deserialize_with = "content")]
-    pub content: String,
+    /// Text of the message, and the images in it.
+    #[serde(default)]
+    pub content: Content,
     /// Name of the author, for templates that show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -45,7 +45,7 @@ impl ChatMessage {
     /// let message = ChatMessage::new("user", "Who lives by the sea?");
     /// assert_eq!(message.content, "Who lives by the sea?");
     /// ```
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+    pub fn new(role: impl Into<String>, content: impl Into<Content>) -> Self {
         Self { role: role.into(), content: content.into(), ..Self::default() }
     }
 
@@ -55,7 +55,7 @@ impl ChatMessage {
         Self { tool_calls, ..self }
     }
 
-    /// Returns the number of bytes of text in the message.
+    /// Returns the number of bytes of text and images in the message.
     pub fn bytes(&self) -> usize {
         let Self { role, content, name, reasoning_content, tool_calls, tool_call_id } = self;
         let maybe = |text: &Option<String>| text.as_ref().map_or(0, String::len);
@@ -63,7 +63,7 @@ impl ChatMessage {
             call.id.len() + call.function.name.len() + call.function.arguments.len()
         };
         role.len()
-            + content.len()
+            + content.bytes()
             + maybe(name)
             + maybe(reasoning_content)
             + maybe(tool_call_id)
@@ -76,7 +76,7 @@ impl fmt::Debug for ChatMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChatMessage")
             .field("role", &self.role)
-            .field("content_bytes", &self.content.len())
+            .field("content_bytes", &self.content.bytes())
             .field("tool_calls", &self.tool_calls.len())
             .finish_non_exhaustive()
     }
@@ -158,72 +158,6 @@ fn calls<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ToolCall>, D:
     Ok(named("tool_calls", calls)?.map(|calls| calls.0).unwrap_or_default())
 }
 
-/// Maximum number of parts of one message.
-const MOST_PARTS: usize = 1024;
-
-/// Deserializes `content`: a text, a list of parts, or null.
-fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    struct Content;
-
-    impl<'de> Visitor<'de> for Content {
-        type Value = String;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a text, a list of parts of type `text`, or null, as `content`")
-        }
-
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
-            Ok(text.to_owned())
-        }
-
-        fn visit_string<E: de::Error>(self, text: String) -> Result<String, E> {
-            Ok(text)
-        }
-
-        fn visit_unit<E: de::Error>(self) -> Result<String, E> {
-            Ok(String::new())
-        }
-
-        fn visit_none<E: de::Error>(self) -> Result<String, E> {
-            Ok(String::new())
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<String, A::Error> {
-            let (mut all, mut count) = (String::new(), 0);
-            while let Some(part) = parts.next_element::<Part>()? {
-                if part.kind != "text" {
-                    return Err(de::Error::custom(format_args!(
-                        "a part of type `{}` in `content` cannot be read: only `text` can",
-                        part.kind.chars().take(40).collect::<String>()
-                    )));
-                }
-                if count == MOST_PARTS {
-                    return Err(de::Error::custom(format_args!(
-                        "`content` must have at most {MOST_PARTS} parts"
-                    )));
-                }
-                if count > 0 {
-                    all.push('\n');
-                }
-                all.push_str(&part.text);
-                count += 1;
-            }
-            Ok(all)
-        }
-    }
-
-    deserializer.deserialize_any(Content)
-}
-
-/// Part of a message. The fields of parts that are no text are not read.
-#[derive(Deserialize)]
-struct Part {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    text: String,
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -236,21 +170,6 @@ mod tests {
     }
 
     #[test]
-    fn content_is_a_text_parts_of_text_or_nothing() {
-        let said =
-            |content| read(&json!({ "role": "user", "content": content })).map(|m| m.content);
-        assert_eq!(said(json!("hi")).unwrap(), "hi");
-        assert_eq!(said(json!(null)).unwrap(), "");
-        let parts = json!([{ "type": "text", "text": "one" }, { "type": "text", "text": "two" }]);
-        assert_eq!(said(parts).unwrap(), "one\ntwo");
-        let image = json!([{ "type": "image_url", "image_url": { "url": "data:" } }]);
-        assert!(said(image).unwrap_err().starts_with("a part of type `image_url` in `content`"));
-        let many = vec![json!({ "type": "text", "text": "" }); 1025];
-        assert!(said(json!(many)).unwrap_err().contains("at most 1024 parts"));
-        assert_eq!(read(&json!({ "role": "assistant" })).unwrap().content, "");
-    }
-
-    #[test]
     fn calls_are_written_as_they_are_read() {
         let call = json!({ "id": "a", "type": "function",
                            "function": { "name": "f", "arguments": "{\"x\":1}" } });
@@ -259,6 +178,10 @@ mod tests {
         let expected =
             ChatMessage::new("assistant", "").calls(vec![ToolCall::new("a", "f", "{\"x\":1}")]);
         assert_eq!(message, expected);
+        assert_eq!(
+            read(&json!({ "role": "assistant" })).unwrap(),
+            ChatMessage::new("assistant", "")
+        );
         assert_eq!(serde_json::to_value(&message).unwrap(), json);
         let many = vec![call_without_id(); ChatMessage::MOST_CALLS + 1];
         let error = read(&json!({ "role": "assistant", "tool_calls": many })).unwrap_err();

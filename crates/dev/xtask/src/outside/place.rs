@@ -1,4 +1,4 @@
-//! Worker with the bundled model or with SmolLM2, and gateway, on a private broker.
+//! Worker with the bundled model or with SmolLM2, also in vLLM, and gateway, on a private broker.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
@@ -22,8 +22,16 @@ const EMBEDDER: &str = "tale-7m-embed";
 const FILES: &str = "examples/models/tale-7m";
 const DRAFT: &str = "examples/models/tale-1m";
 
-/// Time for a process to start.
-const START_WITHIN: Duration = Duration::from_secs(120);
+/// Time for a process to start. vLLM takes minutes on a busy machine.
+const START_WITHIN: Duration = Duration::from_secs(400);
+
+/// Options of vLLM in a worker. The suite's program reads them from the worker's configuration.
+const ENGINE_OPTIONS: &str = "[handler.options]\ndtype = \"float32\"\nmax_model_len = 2048\n\
+                              max_num_seqs = 64\nenforce_eager = true\n";
+
+/// Environment of each vLLM of a suite: one thread, 1 GiB for prompts and replies, nothing fetched.
+const ENGINE_ENVIRONMENT: [(&str, &str); 3] =
+    [("OMP_NUM_THREADS", "1"), ("VLLM_CPU_KVCACHE_SPACE", "1"), ("HF_HUB_OFFLINE", "1")];
 
 /// Shell that runs a command and ends it when its standard input closes, because the starter ended
 /// it or is gone.
@@ -38,19 +46,30 @@ struct Model {
     files: PathBuf,
     /// Lines of its table in the configuration of the gateway.
     table: &'static str,
+    /// Interpreter that has vLLM, if the worker runs it.
+    engine: Option<PathBuf>,
 }
 
 impl Model {
     /// Returns the model that a suite needs. Downloads SmolLM2 once per machine.
     fn of(suite: &Suite) -> Result<Self> {
-        Ok(if suite.chats {
+        let engine = suite.engine()?;
+        Ok(if let Some(python) = &engine {
+            let files = machine::models::smollm2_folder(python)?;
+            Self { name: "smollm2", files, table: "context = 2048\n", engine }
+        } else if suite.chats {
             // The chat template shows no format of calls. Without one, a strict tool that the model
             // need not call is refused.
             let table = "context = 8192\ntools = \"hermes\"\n";
-            Self { name: "smollm2", files: machine::models::smollm2()?, table }
+            Self { name: "smollm2", files: machine::models::smollm2()?, table, engine }
         } else {
-            Self { name: "tale-7m", files: bundled(), table: "context = 1024\n" }
+            Self { name: "tale-7m", files: bundled(), table: "context = 1024\n", engine }
         })
+    }
+
+    /// Returns the variables of the processes of a suite.
+    fn environment(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.engine.iter().flat_map(|_| ENGINE_ENVIRONMENT)
     }
 }
 
@@ -83,12 +102,23 @@ impl Watched {
     }
 
     fn worker(&self) -> String {
-        let [metrics, _] = &self.metrics;
+        let draft = root().join(DRAFT);
+        format!("draft = \"{}\"\n{}{}", draft.display(), self.health(), self.telemetry())
+    }
+
+    /// Returns the lines of a worker that runs vLLM.
+    fn engine(&self, python: &Path) -> String {
         format!(
-            "draft = \"{}\"\n[health]\nlisten = \"{metrics}\"\n{}",
-            root().join(DRAFT).display(),
-            self.telemetry()
+            "{}[handler]\nengine = \"vllm\"\npython = \"{}\"\noutput = \"vllm.log\"\n\
+             {ENGINE_OPTIONS}",
+            self.health(),
+            python.display()
         )
+    }
+
+    fn health(&self) -> String {
+        let [metrics, _] = &self.metrics;
+        format!("[health]\nlisten = \"{metrics}\"\n")
     }
 
     fn telemetry(&self) -> String {
@@ -123,8 +153,12 @@ impl Place {
         place.nsbridge(&["keys", "generate", "--out", "keys.json"])?;
         let add = ["gateway", "keys", "add", "api-keys.json", "--tenant", "outside"];
         place.key = place.nsbridge(&add)?.trim().to_owned();
-        let more = if suite.watches { place.watched.worker() } else { String::new() };
-        let Model { name, files, .. } = &place.model;
+        let Model { name, files, engine, .. } = &place.model;
+        let more = match engine {
+            Some(python) => place.watched.engine(python),
+            None if suite.watches => place.watched.worker(),
+            None => String::new(),
+        };
         place.write("worker.toml", &worker(broker, name, files, &more))?;
         place.launch("worker", &["worker", "--config", "worker.toml"])?;
         if !suite.embedders.is_empty() {
@@ -148,10 +182,12 @@ impl Place {
             .env("OUTSIDE_MODEL", self.model.name)
             .env("OUTSIDE_MODEL_FOLDER", &self.model.files)
             .env("OUTSIDE_BINARY", &self.binary)
+            .env("OUTSIDE_PLACE", &self.folder)
             .env("OUTSIDE_BROKER", &self.broker)
             .env("OUTSIDE_ROOT", root())
             .env("OUTSIDE_METRICS", self.watched.metrics.join(","))
-            .env("OUTSIDE_OTLP", &self.watched.collector);
+            .env("OUTSIDE_OTLP", &self.watched.collector)
+            .envs(self.model.environment());
         command
     }
 
@@ -183,7 +219,7 @@ impl Place {
         let log = File::create(self.folder.join(format!("{name}.log")))?;
         let mut command = Command::new("sh");
         command.args(["-c", KEEPER, "keeper"]).arg(&self.binary).args(arguments);
-        command.current_dir(&self.folder).stdin(Stdio::piped());
+        command.current_dir(&self.folder).envs(self.model.environment()).stdin(Stdio::piped());
         command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
         self.keepers.push(command.spawn().with_context(|| format!("starting the {name}"))?);
         Ok(())

@@ -20,6 +20,10 @@ const FOLDER: &str = "crates/dev/xtask/src/outside";
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
     tool: Tool,
+    /// Folder of the suite's program and lists, where it is not that of its name.
+    shared: Option<&'static str>,
+    /// Program in Python.
+    program: &'static str,
     /// The suite sends a key of its own choice, or none, so the gateway must take any.
     pub(crate) any_key: bool,
     /// The suite reads metrics and takes spans: worker and gateway serve and send them, and the worker
@@ -40,6 +44,8 @@ enum Tool {
     Pip,
     /// `requirements.txt` and `run.py`, on the system's PyTorch.
     Torch,
+    /// `requirements.txt`, which has all packages, and a program, with a worker that runs vLLM.
+    Vllm,
     /// `package.json` and `run.mjs`.
     Npm,
 }
@@ -49,6 +55,8 @@ impl Suite {
         Self {
             name,
             tool,
+            shared: None,
+            program: "run.py",
             any_key: false,
             watches: false,
             chats: false,
@@ -59,7 +67,7 @@ impl Suite {
 }
 
 /// All suites, in the order in which they run.
-pub(crate) const SUITES: [Suite; 14] = [
+pub(crate) const SUITES: [Suite; 16] = [
     Suite { embedders: &["text-embedding-3-small"], ..Suite::new("openai-npm", Tool::Npm) },
     Suite { models: &["storyteller"], ..Suite::new("langchain", Tool::Pip) },
     Suite {
@@ -83,12 +91,25 @@ pub(crate) const SUITES: [Suite; 14] = [
     Suite::new("transformers", Tool::Torch),
     Suite { watches: true, ..Suite::new("prometheus", Tool::Pip) },
     Suite { watches: true, ..Suite::new("phoenix", Tool::Pip) },
+    Suite::new("vllm", Tool::Vllm),
+    Suite { shared: Some("vllm"), program: "cost.py", ..Suite::new("vllm-cost", Tool::Vllm) },
 ];
 
 impl Suite {
     /// Returns the folder with the suite's program and lists.
     pub(crate) fn folder(&self) -> PathBuf {
-        root().join(FOLDER).join(self.name)
+        root().join(FOLDER).join(self.shared.unwrap_or(self.name))
+    }
+
+    /// Returns the interpreter that has vLLM if the worker of the suite runs it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the packages cannot be installed.
+    pub(crate) fn engine(&self) -> Result<Option<PathBuf>> {
+        let requirements = || self.folder().join("requirements.txt");
+        let has_engine = matches!(self.tool, Tool::Vllm);
+        has_engine.then(|| machine::outside_in_vllm(&requirements())).transpose()
     }
 
     /// Installs the packages of the suite, runs its program and returns the report. `tell` adds the
@@ -111,7 +132,7 @@ impl Suite {
             remove(&stale)?;
         }
         let mut command = match self.tool {
-            Tool::Pip | Tool::Torch => self.python()?,
+            Tool::Pip | Tool::Torch | Tool::Vllm => self.python()?,
             Tool::Npm => self.node(&room)?,
         };
         command
@@ -132,10 +153,11 @@ impl Suite {
         let requirements = self.folder().join("requirements.txt");
         let python = match self.tool {
             Tool::Torch => machine::outside_on_torch(self.name, &requirements)?,
+            Tool::Vllm => machine::outside_in_vllm(&requirements)?,
             _ => machine::outside(self.name, &requirements)?,
         };
         let mut command = Command::new(python);
-        command.arg(self.folder().join("run.py"));
+        command.arg(self.folder().join(self.program));
         Ok(command)
     }
 
@@ -218,11 +240,12 @@ mod tests {
         let folders = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
         let folders: BTreeSet<_> =
             folders.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
-        assert_eq!(folders, SUITES.iter().map(|suite| suite.name.to_owned()).collect());
+        let named = SUITES.iter().map(|suite| suite.shared.unwrap_or(suite.name).to_owned());
+        assert_eq!(folders, named.collect());
         for suite in SUITES {
             left_out::read(&suite.folder().join("left-out.json")).unwrap();
             let files = match suite.tool {
-                Tool::Pip | Tool::Torch => ["requirements.txt", "run.py"],
+                Tool::Pip | Tool::Torch | Tool::Vllm => ["requirements.txt", suite.program],
                 Tool::Npm => ["package.json", "run.mjs"],
             };
             assert!(files.iter().all(|file| suite.folder().join(file).is_file()), "{}", suite.name);

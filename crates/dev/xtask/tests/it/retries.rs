@@ -36,6 +36,8 @@ const OTHERS: [(&str, &[(&str, &str)]); 7] = [
             ("crates/handlers/llama/src/engine.rs", "drop"),
             ("crates/handlers/llama/src/network/device/collectives/nccl.rs", "finish"),
             ("crates/handlers/llama/src/network/ranks.rs", "drop"),
+            ("crates/handlers/openai/src/health.rs", "run"),
+            ("crates/handlers/openai/src/load.rs", "ready"),
             ("crates/handlers/python/src/host.rs", "changed"),
             ("crates/queue/src/amqp/consumer.rs", "closed"),
             ("crates/telemetry/src/log.rs", "flush_within"),

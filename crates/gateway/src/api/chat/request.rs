@@ -61,6 +61,7 @@ impl ChatRequest {
         let chat: Vec<Value> = fields.need("messages")?;
         let is_begun = is_begun(&chat);
         let mut input = TextInput { messages: messages(chat)?, ..TextInput::default() };
+        settings.settle(&mut input)?;
         let seed = sampling(&mut fields, &mut input)?;
         let old = fields.take("max_tokens")?;
         let current = fields.take("max_completion_tokens")?;

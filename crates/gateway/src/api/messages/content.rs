@@ -3,8 +3,7 @@
 //! The blocks of adjacent messages of one role become one message, since Anthropic's interface
 //! counts them as one turn. The result of a tool is a message of its own.
 
-use nsbridge_client::ChatMessage;
-use nsbridge_protocol::ToolCall;
+use nsbridge_client::{ChatMessage, Content, ToolCall};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -40,14 +39,18 @@ impl Role {
     }
 
     /// Returns the types of blocks that its messages may have.
-    fn blocks(self) -> &'static [&'static str] {
+    fn blocks(self, images: bool) -> &'static [&'static str] {
         match self {
+            Self::User if images => &["text", "image", "tool_result"],
             Self::User => &["text", "tool_result"],
             Self::Assistant => &["text", "thinking", "redacted_thinking", "tool_use"],
-            Self::System => &["text"],
+            Self::System => TEXT,
         }
     }
 }
+
+/// Types of blocks of a content that is text alone.
+const TEXT: &[&str] = &["text"];
 
 /// Block of a message.
 #[derive(Deserialize)]
@@ -55,6 +58,9 @@ impl Role {
 enum Block {
     Text {
         text: String,
+    },
+    Image {
+        source: Source,
     },
     /// Signatures are not checked: the gateway makes empty ones.
     Thinking {
@@ -74,6 +80,25 @@ enum Block {
     },
 }
 
+/// Place of an image.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Source {
+    Base64 { media_type: String, data: String },
+    Url { url: String },
+}
+
+impl Source {
+    /// Returns the image as the content of a message.
+    fn read(self, at: &str) -> Result<Content> {
+        let url = match self {
+            Self::Base64 { media_type, data } => format!("data:{media_type};base64,{data}"),
+            Self::Url { url } => url,
+        };
+        read(at, json!([{ "type": "image_url", "image_url": { "url": url } }]))
+    }
+}
+
 /// Reads `system`, a text or blocks of text.
 ///
 /// # Errors
@@ -81,16 +106,20 @@ enum Block {
 /// Returns an error that names the first invalid block.
 pub(super) fn system(value: Option<Value>) -> Result<Option<ChatMessage>> {
     let Some(value) = value else { return Ok(None) };
-    let text = text("system", value)?;
+    let text = content("system", value, TEXT)?;
     Ok((!text.is_empty()).then(|| ChatMessage::new("system", text)))
 }
 
-/// Reads `messages` and appends them to `chat`.
+/// Reads `messages` and appends them to `chat`. They have images only if `images` is true.
 ///
 /// # Errors
 ///
 /// Returns an error that names the first invalid message or block.
-pub(super) fn messages(values: Vec<Value>, chat: &mut Vec<ChatMessage>) -> Result<()> {
+pub(super) fn messages(
+    values: Vec<Value>,
+    images: bool,
+    chat: &mut Vec<ChatMessage>,
+) -> Result<()> {
     let before = chat.len();
     for (index, mut value) in values.into_iter().enumerate() {
         let at = format!("messages[{index}]");
@@ -102,11 +131,12 @@ pub(super) fn messages(values: Vec<Value>, chat: &mut Vec<ChatMessage>) -> Resul
             }
         }
         let Given { role, content } = read(&at, value)?;
+        let types = role.blocks(images);
         for (at, mut block) in blocks(&format!("{at}.content"), content)? {
             if role == Role::Assistant {
                 drop_remarks(&mut block);
             }
-            add(chat, role.name(), block_of(&at, block, role.blocks())?, &at)?;
+            add(chat, role.name(), block_of(&at, block, types)?, &at, images)?;
         }
     }
     if chat.len() == before {
@@ -117,19 +147,30 @@ pub(super) fn messages(values: Vec<Value>, chat: &mut Vec<ChatMessage>) -> Resul
 }
 
 /// Appends a block to the last message if that has the same role, and as a message otherwise.
-fn add(chat: &mut Vec<ChatMessage>, role: &'static str, block: Block, at: &str) -> Result<()> {
-    let (text, reasoning, call) = match block {
-        Block::Text { text } => (text, None, None),
-        Block::Thinking { thinking } => (String::new(), Some(thinking), None),
+fn add(
+    chat: &mut Vec<ChatMessage>,
+    role: &'static str,
+    block: Block,
+    at: &str,
+    images: bool,
+) -> Result<()> {
+    let (part, reasoning, call) = match block {
+        Block::Text { text } => (Content::from(text), None, None),
+        Block::Image { source } => (source.read(at)?, None, None),
+        Block::Thinking { thinking } => (Content::default(), Some(thinking), None),
         Block::RedactedThinking {} => return Ok(()),
         Block::ToolUse { id, name, input } => {
             let input = Value::Object(input).to_string();
-            (String::new(), None, Some(ToolCall::new(id, name, input)))
+            (Content::default(), None, Some(ToolCall::new(id, name, input)))
         }
-        Block::ToolResult { tool_use_id, content, is_error } => {
-            let text = text(&format!("{at}.content"), content.unwrap_or("".into()))?;
-            let text = if is_error { format!("{FAILED}{text}") } else { text };
-            let mut message = ChatMessage::new("tool", text);
+        Block::ToolResult { tool_use_id, content: result, is_error } => {
+            let types = if images { &["text", "image"] } else { TEXT };
+            let (at, result) = (format!("{at}.content"), result.unwrap_or("".into()));
+            let mut result = content(&at, result, types)?;
+            if is_error {
+                result.prefix(FAILED);
+            }
+            let mut message = ChatMessage::new("tool", result);
             message.tool_call_id = Some(tool_use_id);
             chat.push(message);
             return Ok(());
@@ -139,7 +180,7 @@ fn add(chat: &mut Vec<ChatMessage>, role: &'static str, block: Block, at: &str) 
         chat.push(ChatMessage::new(role, ""));
     }
     let Some(last) = chat.last_mut() else { return Ok(()) };
-    append(&mut last.content, &text);
+    last.content.append(&part);
     if let Some(reasoning) = reasoning.filter(|reasoning| !reasoning.is_empty()) {
         append(last.reasoning_content.get_or_insert_default(), &reasoning);
     }
@@ -201,12 +242,14 @@ fn block_of(at: &str, mut block: Value, types: &[&str]) -> Result<Block> {
     read(at, block)
 }
 
-/// Reads a text or blocks of text.
-fn text(at: &str, content: Value) -> Result<String> {
-    let mut all = String::new();
+/// Reads a text or blocks of text and, if `types` has them, images.
+fn content(at: &str, content: Value, types: &[&str]) -> Result<Content> {
+    let mut all = Content::default();
     for (at, block) in blocks(at, content)? {
-        if let Block::Text { text } = block_of(&at, block, &["text"])? {
-            append(&mut all, &text);
+        match block_of(&at, block, types)? {
+            Block::Text { text } => all.push_text(&text),
+            Block::Image { source } => all.append(&source.read(&at)?),
+            _ => {}
         }
     }
     Ok(all)
@@ -222,7 +265,7 @@ mod tests {
 
     fn chat(given: Value) -> Result<Vec<ChatMessage>> {
         let mut chat = Vec::new();
-        messages(serde_json::from_value(given).unwrap(), &mut chat)?;
+        messages(serde_json::from_value(given).unwrap(), false, &mut chat)?;
         Ok(chat)
     }
 

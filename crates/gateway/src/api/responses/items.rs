@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use nsbridge_client::{ChatMessage, RequestId, ToolCall};
+use nsbridge_client::{ChatMessage, Content, RequestId, ToolCall};
 use nsbridge_reply_text::tools::namespace;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -56,12 +56,12 @@ pub(super) fn references(input: &Value) -> Vec<(usize, String)> {
 }
 
 /// Reads `input`: a text, or a list of items. References stand for known items; those to others are
-/// left out.
+/// left out. Messages have images only if `images` is true.
 ///
 /// # Errors
 ///
 /// Returns an error that names the item and the type that is not supported.
-pub(super) fn read(input: Value, known: &KnownItems) -> Result<Vec<ChatMessage>> {
+pub(super) fn read(input: Value, known: &KnownItems, images: bool) -> Result<Vec<ChatMessage>> {
     let items = match input {
         Value::Null => return Ok(Vec::new()),
         Value::String(text) => return Ok(vec![ChatMessage::new("user", text)]),
@@ -94,8 +94,8 @@ pub(super) fn read(input: Value, known: &KnownItems) -> Result<Vec<ChatMessage>>
                         ));
                     }
                 };
-                let text = text(&format!("{at}.content"), &item.content)?;
-                let mut message = ChatMessage::new(role, text);
+                let content = content(&format!("{at}.content"), item.content, images)?;
+                let mut message = ChatMessage::new(role, content);
                 take_reasoning(&mut message, &mut reasoning);
                 messages.push(message);
             }
@@ -119,14 +119,14 @@ pub(super) fn read(input: Value, known: &KnownItems) -> Result<Vec<ChatMessage>>
                 }
             }
             Some("function_call_output") => {
-                let mut message =
-                    ChatMessage::new("tool", text(&format!("{at}.output"), &item.output)?);
+                let output = content(&format!("{at}.output"), item.output, images)?;
+                let mut message = ChatMessage::new("tool", output);
                 message.tool_call_id = item.call_id;
                 messages.push(message);
             }
             Some("reasoning") => {
-                for part in [&item.content, &item.summary] {
-                    reasoning.push_str(&text(&at, part)?);
+                for part in [item.content, item.summary] {
+                    reasoning.push_str(&content(&at, part, false)?);
                 }
             }
             Some(kind) => {
@@ -151,23 +151,24 @@ fn take_reasoning(message: &mut ChatMessage, reasoning: &mut String) {
     }
 }
 
-/// Returns the text of a content: a text, or a list of parts of text.
-fn text(at: &str, content: &Value) -> Result<String> {
+/// Returns a content: a text, or a list of parts of text and, if `images` is true, of images.
+fn content(at: &str, content: Value, images: bool) -> Result<Content> {
     let parts = match content {
-        Value::Null => return Ok(String::new()),
-        Value::String(text) => return Ok(text.clone()),
+        Value::Null => return Ok(Content::default()),
+        Value::String(text) => return Ok(text.into()),
         Value::Array(parts) => parts,
         _ => return Err(ApiError::field(at, "the content must be a text or a list of parts")),
     };
-    let mut texts = Vec::new();
+    let mut all = Content::default();
     for part in parts {
         match part.get("type").and_then(Value::as_str) {
             Some("input_text" | "output_text" | "text" | "reasoning_text" | "summary_text") => {
-                texts.push(part.get("text").and_then(Value::as_str).unwrap_or_default());
+                all.push_text(part.get("text").and_then(Value::as_str).unwrap_or_default());
             }
             Some("refusal") => {
-                texts.push(part.get("refusal").and_then(Value::as_str).unwrap_or_default());
+                all.push_text(part.get("refusal").and_then(Value::as_str).unwrap_or_default());
             }
+            Some("input_image") if images => all.append(&image(at, &part)?),
             kind => {
                 let kind: String = kind.unwrap_or("none").chars().take(40).collect();
                 return Err(ApiError::field(
@@ -177,7 +178,22 @@ fn text(at: &str, content: &Value) -> Result<String> {
             }
         }
     }
-    Ok(texts.join("\n"))
+    Ok(all)
+}
+
+/// Reads a part that is an image. Its address is a data URL.
+fn image(at: &str, part: &Value) -> Result<Content> {
+    if part.get("file_id").is_some_and(|id| !id.is_null()) {
+        let message = format!("`{at}`: `file_id` of an image is not supported: give `image_url`");
+        return Err(ApiError::field(at, message));
+    }
+    let url = part.get("image_url").and_then(Value::as_str).unwrap_or_default();
+    let detail = part.get("detail").filter(|detail| !detail.is_null());
+    let mut image = json!({ "url": url });
+    if let Some(detail) = detail {
+        image["detail"] = detail.clone();
+    }
+    crate::fields::read(at, json!([{ "type": "image_url", "image_url": image }]))
 }
 
 /// Returns the message of the assistant in a reply.

@@ -119,16 +119,18 @@ impl ResponsesRequest {
         let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let instructions: Option<String> = fields.take("instructions")?;
         let mut messages: Vec<ChatMessage> = Vec::new();
-        messages.extend(instructions.as_ref().map(|text| ChatMessage::new("system", text)));
+        messages
+            .extend(instructions.as_ref().map(|text| ChatMessage::new("system", text.as_str())));
         let has_instructions = instructions.is_some();
         let refers = !items::references(&given).is_empty();
-        messages.extend(items::read(given, known)?);
+        messages.extend(items::read(given, known, settings.images)?);
         let previous: Option<String> = fields.take("previous_response_id")?;
         let is_empty = messages.len() == usize::from(has_instructions);
         if is_empty && !refers && previous.is_none() {
             return Err(ApiError::field("input", "`input` is missing"));
         }
         let mut input = TextInput { messages, ..TextInput::default() };
+        input.adapter.clone_from(&settings.adapter);
         let seed = sampling(&mut fields, &mut input)?;
         input.max_tokens = fields.take("max_output_tokens")?;
         input.top_logprobs = fields.take::<u32>("top_logprobs")?.filter(|top| *top > 0);
@@ -203,9 +205,19 @@ impl ResponsesRequest {
     }
 
     /// Puts the messages of earlier responses before those of the request, after its instructions.
-    pub(crate) fn follow(&mut self, history: Vec<ChatMessage>) {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the messages have images and the model takes none.
+    pub(crate) fn follow(&mut self, history: Vec<ChatMessage>) -> Result<()> {
+        if !self.settings.images && history.iter().any(|message| message.content.images().len() > 0)
+        {
+            let message = "the previous response follows images, and the model takes no images";
+            return Err(ApiError::field("previous_response_id", message));
+        }
         let at = usize::from(self.has_instructions);
         self.input.messages.splice(at..at, history);
+        Ok(())
     }
 
     pub(crate) fn tokens(&self) -> u64 {

@@ -103,7 +103,7 @@ fn emit(job: &mut Job<TextPiece>, pieces: &mut Vec<TextPiece>, resumed: &mut usi
 fn prompt(input: &TextInput) -> String {
     match (&input.prompt, input.messages.last()) {
         (Some(prompt), _) => prompt.clone(),
-        (None, Some(message)) => message.content.clone(),
+        (None, Some(message)) => message.content.to_string(),
         (None, None) => {
             input.prompt_token_ids.iter().filter_map(|id| char::from_u32(*id)).collect()
         }

@@ -1,67 +1,53 @@
-"""Stand-in for the job of a worker, which collects the pieces of a reply."""
+"""Job of a call in this process, which collects the pieces of a reply."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from nsbridge_handler import FinishReason, Usage
+from nsbridge_handler.testing import _AsyncJob  # pyright: ignore[reportPrivateUsage]
 
 
-@dataclass
-class Collector:
-    """Job of one call."""
+class Collector(_AsyncJob):
+    """Job of one call. `before` are the pieces that the client has."""
 
-    id: str = "00000000-0000-4000-8000-000000000000"
-    seed: int = 7
-    attempt: int = 1
-    tenant: str = "default"
-    scope: str = "test"
-    submitted_at: float = 1_700_000_000.0
-    deadline: float = 2_000_000_000.0
-    before: Sequence[Any] = ()
-    pieces: list[Any] = field(default_factory=list[Any])
-    resumes: bool = False
-    reason: Optional[FinishReason] = None
-    usage: Usage = field(default_factory=Usage)
-    most: int = 0
-    began: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def check(self) -> None:
-        """Does nothing: no stop comes."""
-
-    def at_most(self, pieces: int) -> None:
-        self.most = pieces
-
-    def finish(
+    def __init__(
         self,
-        reason: FinishReason = "stop",
-        input_tokens: int = 0,
-        output_tokens: int = 0,
-        cached_tokens: int = 0,
+        *,
+        id: str = "00000000-0000-4000-8000-000000000000",
+        attempt: int = 1,
+        seed: int = 7,
+        scope: str = "test",
+        before: Sequence[Any] = (),
     ) -> None:
-        self.reason = reason
-        self.usage = Usage(
-            input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens
-        )
+        super().__init__(seed, attempt, "default", before)
+        self.id, self.scope, self.submitted_at = id, scope, 1_700_000_000.0
+        self.began = asyncio.Event()
 
     async def emit(self, piece: object) -> None:
-        self.pieces.append(json.loads(json.dumps(piece, allow_nan=False)))
+        await super().emit(piece)
         self.began.set()
-        assert len(self.pieces) + (len(self.before) if self.resumes else 0) <= self.most
-
-    async def resumed(self) -> list[Any]:
-        assert not self.pieces
-        self.resumes = True
-        return list(self.before)
+        assert len(self.all) <= (self.answer.most or 0)
 
     @property
     def all(self) -> list[Any]:
         """Pieces that the client has at the end."""
-        return [*(self.before if self.resumes else ()), *self.pieces]
+        return self.answer.pieces
+
+    @property
+    def pieces(self) -> list[Any]:
+        """Pieces of this attempt."""
+        return self.all[len(self.before) if self.asked else 0 :]
+
+    @property
+    def reason(self) -> FinishReason:
+        return self.answer.reason
+
+    @property
+    def usage(self) -> Usage:
+        return self.answer.usage
 
     @property
     def text(self) -> str:

@@ -12,7 +12,9 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from engine_text import Call, Delta, answer
+from nsbridge_handler import AsyncJob
+
+from engine_text import Call, Delta, Prompt, answer
 from job import Collector
 from recording import FILE, key, prompt_key
 from scenarios import SCENARIOS, places
@@ -30,10 +32,10 @@ class Recorder:
         self.prompts: dict[str, list[int]] = {}
         self.calls: dict[str, list[Any]] = {}
 
-    async def prompt(self, input: Mapping[str, Any], submitted_at: float) -> list[int]:
-        tokens = await self._engine.prompt(input, submitted_at)
-        self.prompts[prompt_key(input)] = tokens
-        return tokens
+    async def prompt(self, input: Mapping[str, Any], job: AsyncJob) -> Prompt:
+        prompt = await self._engine.prompt(input, job)
+        self.prompts[prompt_key(input)] = prompt.tokens
+        return prompt
 
     async def generate(self, call: Call) -> AsyncGenerator[Delta, None]:
         deltas = self.calls[key(call)] = list[Any]()
@@ -65,7 +67,7 @@ async def record(folder: Path) -> None:
             later = Collector(before=job.pieces[:place], attempt=2)
             await answer(recorder, scenario.input, later)
     tokens = sorted(recorder.tokens())
-    facts = {**asdict(recorder.facts), "ends": sorted(recorder.facts.ends)}
+    facts = {**asdict(recorder.facts), "ends": sorted(recorder.facts.ends), "adapters": []}
     special = [token for token in tokens if not engine.words.plain(token)]
     words = {token: list(engine.words.spelled(token)) for token in tokens}
     content = {

@@ -8,9 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from nsbridge_handler import AsyncJob
+
 from engine_reply import Score
 from engine_request import Facts
-from engine_text import Call, Delta
+from engine_text import Call, Delta, Prompt
 from engine_words import Words
 
 FILE = Path(__file__).with_name("recorded.json")
@@ -22,6 +24,8 @@ def key(call: Call) -> str:
     for name in ("id", "scope"):
         del fields[name]
     fields["request"]["ends"] = sorted(call.request.ends)
+    # No recorded request has an adapter or an image.
+    assert (fields.pop("media"), fields["request"].pop("adapter")) == (None, None)
     return json.dumps(fields, sort_keys=True)
 
 
@@ -57,8 +61,8 @@ class Recorded:
         self._deltas: dict[str, list[Any]] = record["calls"]
         self.pieces: dict[str, list[Any]] = record["pieces"]
 
-    async def prompt(self, input: Mapping[str, Any], submitted_at: float) -> list[int]:
-        return self._prompts[prompt_key(input)]
+    async def prompt(self, input: Mapping[str, Any], job: AsyncJob) -> Prompt:
+        return Prompt(self._prompts[prompt_key(input)])
 
     async def generate(self, call: Call) -> AsyncGenerator[Delta, None]:
         self.calls.append(call)

@@ -60,7 +60,7 @@ def test_an_engine_that_cannot_be_forced_begins_a_reply_with_a_history_anew(scen
     whole = run(Recorded(), scenario.input)
     engine = Recorded(can_force=False)
     job = run(engine, scenario.input, before=whole.pieces[:1], attempt=2)
-    assert job.resumes is not scenario.replays
+    assert job.asked is not scenario.replays
     if scenario.replays:
         assert job.pieces == whole.pieces
         assert all(call.forced == [] for call in engine.calls)

@@ -29,7 +29,8 @@ def kept(logits: Any) -> list[list[int]]:
 
 
 def update(size: int, **changes: Any) -> BatchUpdate:
-    return BatchUpdate(batch_size=size, **{"removed": [], "added": [], "moved": [], **changes})
+    all_changes: dict[str, Any] = {"removed": [], "added": [], "moved": [], **changes}
+    return BatchUpdate(batch_size=size, **all_changes)
 
 
 ALL = list(range(5))

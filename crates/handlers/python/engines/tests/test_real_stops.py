@@ -106,11 +106,11 @@ def test_stops_counts_and_the_end_of_the_engine() -> None:
     ids=str,
 )
 def test_a_wrong_option_is_told_in_one_sentence(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told) as refused:
+    with pytest.raises(Fatal, match=told) as refused:
         asyncio.run(Engine().load({"target": Path(MODEL)}, options))
     assert "\n" not in str(refused.value)
 
 
 def test_a_missing_model_is_told_in_one_sentence() -> None:
-    with pytest.raises(ValueError, match="set `target` in .models."):
+    with pytest.raises(Fatal, match="set `target` in .models."):
         asyncio.run(Engine().load({}, {}))

@@ -79,7 +79,8 @@ def check_case(engine: Engine, vllm: Any, case: Case) -> None:
     if of_prompt:
         assert tokens(of_prompt) == output.prompt_token_ids
         check_scores(of_prompt, output.prompt_logprobs)
-        for piece, row in zip(of_prompt[1:], (output.prompt_logprobs or [])[1:]):
+        rows: list[Any] = output.prompt_logprobs
+        for piece, row in zip(of_prompt[1:], rows[1:] if rows else ()):
             assert row is None or piece["rank"] == row[piece["token"]].rank
     assert job.usage.get("input_tokens") == len(output.prompt_token_ids or ())
     if case.input["max_tokens"] == 0:
@@ -129,9 +130,17 @@ def test_a_request_cannot_set_what_the_worker_renders_with(engine: Engine, name:
         run(engine, {"messages": messages, "chat_template_kwargs": {name: "{{ 7 * 191 }}"}})
 
 
+def test_a_model_of_texts_refuses_images_by_their_name(engine: Engine) -> None:
+    assert engine.modalities() == ["text"]
+    content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
+    told = r"`image_url` in `messages\[0\].content` cannot be read: the model takes no images"
+    with pytest.raises(BadInput, match=told):
+        run(engine, {"messages": [{"role": "user", "content": content}]})
+
+
 def test_a_special_token_in_a_message_stays_text(engine: Engine) -> None:
     def prompt(text: str) -> list[int]:
-        return wait(engine.prompt({"messages": [{"role": "user", "content": text}]}, 0.0))
+        return wait(engine.prompt({"messages": [{"role": "user", "content": text}]}, Collector())).tokens
 
     tokenizer: Any = engine.llm.get_tokenizer()
     plain, attack = prompt("Hello"), prompt("Hel<|im_end|>lo")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nsbridge_handler import BadInput
+from nsbridge_handler import BadInput, Fatal
 
 from engine_chat import CallShape, Chat, with_call
 from engine_detokenize import Stops, TextStream
 from engine_guard import MARK, Guard, guarded
+from engine_images import ImagePart, image_parts
 from engine_request import Facts, read_request
 from engine_words import Words
 
@@ -47,38 +48,37 @@ def test_bytes_of_a_vocabulary_follow_its_decoder() -> None:
     decoder = {"decoders": [{"type": "ByteFallback"}]}
     piece = {"decoder": decoder, "model": {"vocab": [["▁sea", 0.0], ["<0x0A>", 0.0]]}}
     assert [Words.from_document(piece).plain(token) for token in (0, 1)] == [b" sea", b"\n"]
-    with pytest.raises(ValueError, match="decoder"):
+    with pytest.raises(Fatal, match="decoder"):
         Words.from_document({"decoder": {"type": "WordPiece"}, "model": {"vocab": {}}})
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"n": 0},
-        {"n": 2, "echo": True},
-        {"max_tokens": 0},
-        {"min_tokens": 3, "max_tokens": 2},
-        {"temperature": -1},
-        {"top_p": 0},
-        {"min_p": 2},
-        {"repetition_penalty": 0},
-        {"frequency_penalty": 3},
-        {"presence_penalty": -3},
-        {"logit_bias": {"5": 101}},
-        {"logit_bias": {"100": 1}},
-        {"bad_token_ids": [100]},
-        {"bad_token_sequences": [[5, 100]]},
-        {"bad_token_sequences": [[]]},
-        {"stop_token_ids": [100]},
-        {"stop": [""]},
-        {"top_logprobs": 1},
-        {"logprobs": True, "top_logprobs": 21},
-        {"prompt_logprobs": 21},
-        {"return_token_texts": True},
-        {"ignore_eos": True, "response_format": {"type": "json_object"}},
-    ],
-    ids=str,
-)
+INVALID: list[dict[str, Any]] = [
+    {"n": 0},
+    {"n": 2, "echo": True},
+    {"max_tokens": 0},
+    {"min_tokens": 3, "max_tokens": 2},
+    {"temperature": -1},
+    {"top_p": 0},
+    {"min_p": 2},
+    {"repetition_penalty": 0},
+    {"frequency_penalty": 3},
+    {"presence_penalty": -3},
+    {"logit_bias": {"5": 101}},
+    {"logit_bias": {"100": 1}},
+    {"bad_token_ids": [100]},
+    {"bad_token_sequences": [[5, 100]]},
+    {"bad_token_sequences": [[]]},
+    {"stop_token_ids": [100]},
+    {"stop": [""]},
+    {"top_logprobs": 1},
+    {"logprobs": True, "top_logprobs": 21},
+    {"prompt_logprobs": 21},
+    {"return_token_texts": True},
+    {"ignore_eos": True, "response_format": {"type": "json_object"}},
+]
+
+
+@pytest.mark.parametrize("fields", INVALID, ids=str)
 def test_an_invalid_field_is_refused_by_its_name(fields: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as refused:
         read_request({"prompt": "x", **fields}, FACTS)
@@ -143,6 +143,60 @@ def test_messages_have_the_form_that_templates_take() -> None:
     assert (call["content"], call["tool_calls"][0]["function"]["arguments"]) == ("", {"at": "sea"})
     call = with_call(CallShape(null_content=True, text_arguments=True))[1]
     assert (call["content"], call["tool_calls"][0]["function"]["arguments"]) == (None, '{"at":"sea"}')
+
+
+def of_parts(*parts: str, **fields: Any) -> dict[str, Any]:
+    """Returns a request with one message of texts and images."""
+    content = [
+        {"type": "image_url", "image_url": {"url": part}}
+        if part.startswith("data:")
+        else {"type": "text", "text": part}
+        for part in parts
+    ]
+    return {"messages": [{"role": "assistant", "content": content}], **fields}
+
+
+def test_images_keep_their_places_among_the_texts_which_are_guarded() -> None:
+    read = Chat.read(of_parts("a <|end|>", "data:image/png;base64,", "<|en", "d|> b"), CallShape())
+    assert Guard(DOCUMENT).protect(read)
+    texts = [f"a <{MARK}|end|>", None, f"<|en{MARK}", f"{MARK}d|> b"]
+    assert [part.get("text") for part in read.messages[0]["content"]] == texts
+    assert read.messages[0]["content"][1] == {"type": "image"}
+
+
+def test_a_continued_message_of_parts_is_cut_after_its_last_text() -> None:
+    more: dict[str, Any] = {"continue_final_message": True}
+    read = Chat.read(of_parts("data:image/png;base64,", "The sea", **more), CallShape())
+    assert read.cut("<s><image>The sea<end>") == "<s><image>The sea"
+    read = Chat.read(of_parts("The sea", "data:image/png;base64,", **more), CallShape())
+    with pytest.raises(BadInput, match="`continue_final_message`"):
+        read.cut("<s>The sea<image><end>")
+
+
+def test_images_are_found_by_their_places_up_to_the_models_limit() -> None:
+    input = of_parts("a", "data:image/png;base64,c2Vh", "data:image/png,c2Vh")
+    input["messages"].insert(0, {"role": "system", "content": "b"})
+    one, two = image_parts(input, 2)
+    assert (one.place, one.index, one.data()) == ("messages[1].content", 1, b"sea")
+    with pytest.raises(BadInput, match=r"`messages\[1\].content\[2\]` cannot be read: it is no data URL"):
+        two.data()
+    with pytest.raises(BadInput, match="it is no data URL in base64"):
+        ImagePart("messages[0].content", 0, "data:image/png;base64,c2?Vh").data()
+    with pytest.raises(BadInput, match="`messages` have 2 images, and this model takes at most 1"):
+        image_parts(input, 1)
+    told = r"`image_url` in `messages\[1\].content` cannot be read: the model takes no images"
+    with pytest.raises(BadInput, match=told):
+        image_parts(input, 0)
+    assert image_parts({"prompt": "x"}, 0) == []
+
+
+def test_an_adapter_that_the_model_does_not_have_is_refused() -> None:
+    known = Facts(100, 64, frozenset({2}), {}, ["sky", "sea"])
+    assert read_request({"prompt": "x", "adapter": "sea"}, known).adapter == "sea"
+    with pytest.raises(BadInput, match="`adapter` must be one of sea, sky"):
+        read_request({"prompt": "x", "adapter": "hill"}, known)
+    with pytest.raises(BadInput, match="`adapter` is not possible"):
+        read_request({"prompt": "x", "adapter": "sea"}, FACTS)
 
 
 def test_a_continued_message_is_cut_after_its_text() -> None:

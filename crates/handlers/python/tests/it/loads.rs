@@ -167,6 +167,15 @@ fn the_fingerprint_changes_with_sources_options_version_and_models() {
 }
 
 #[test]
+fn the_fingerprint_is_that_of_the_same_model_in_another_folder() {
+    let print = || {
+        let folder = Folder::with("def handle(input): return input");
+        AsyncHandler::fingerprint(&*folder.load()).unwrap()
+    };
+    assert_eq!(print(), print());
+}
+
+#[test]
 fn a_function_that_is_named_version_is_no_version() {
     for model in [
         "from importlib.metadata import version\ndef handle(input): return input",

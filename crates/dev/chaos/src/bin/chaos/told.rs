@@ -54,7 +54,7 @@ impl Handler for Told {
         let order = match input {
             Input::Order(order) => order,
             Input::Text(input) => {
-                let text = input.messages.last().map(|message| message.content.as_str());
+                let text = input.messages.last().map(|message| &*message.content);
                 serde_json::from_str(text.unwrap_or_default())
                     .map_err(|_| Error::bad_input("the text of the request is no order"))?
             }

@@ -1,0 +1,173 @@
+"""Differences of the gateway's replies from those of vLLM's server that are right.
+
+Each is a class whose text is the reason. `is_in` tells if a pair of replies may have the difference.
+`changes` are fields with which vLLM's server is asked again, and `change` makes of its reply what the gateway
+must say, exactly.
+"""
+
+import functools
+import json
+import os
+
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+BYTES = "bytes:"
+ID = "token_id:"
+UNKNOWN = "\ufffd"
+# Number that stands for minus infinity.
+NEVER = -9999.0
+
+
+class LikeliestTokens:
+    """`top_logprobs` of a chat are the likeliest tokens, as OpenAI defines them. vLLM's list begins with the
+    chosen token, likely or not, and ends one earlier then."""
+
+    @staticmethod
+    def is_in(fields, expected, found):
+        lists = [place["top_logprobs"] for place in _places(expected)]
+        return any(_sorted(each) != each for each in lists)
+
+    @staticmethod
+    def changes(fields):
+        return {"top_logprobs": fields["top_logprobs"] + 1}
+
+    @staticmethod
+    def change(fields, expected, found):
+        for place in _places(expected):
+            place["top_logprobs"] = _sorted(place["top_logprobs"])[: fields["top_logprobs"]]
+
+
+class PartsOfCharacters:
+    """A token that is a part of a character is written as its bytes, as by OpenAI. vLLM writes no text for
+    it, and the whole character for its last token. A text offset counts the characters before a token."""
+
+    @staticmethod
+    def is_in(fields, expected, found):
+        return BYTES in json.dumps(found)
+
+    @staticmethod
+    def changes(fields):
+        return {"return_tokens_as_token_ids": True}
+
+    @staticmethod
+    def change(fields, expected, found):
+        for place in _places(expected):
+            for each in [place, *place["top_logprobs"]]:
+                spelled = _bytes(each["token"])
+                each["token"], each["bytes"] = _name(spelled), list(spelled)
+        for told in _lists(expected):
+            spelled = [_bytes(token) for token in told["tokens"]]
+            told["tokens"] = [_name(each) for each in spelled]
+            told["top_logprobs"] = [top and {_name(_bytes(token)): value for token, value in top.items()}
+                                    for top in told["top_logprobs"]]
+            told["text_offset"] = [len(b"".join(spelled[:place]).decode(errors="ignore"))
+                                   for place in range(len(spelled))]
+        for choice in expected["choices"]:
+            for place in choice["prompt_logprobs"] or ():
+                for token, entry in (place or {}).items():
+                    entry["decoded_token"] = _name(_bytes(ID + token))
+
+
+class ImpossibleTokens:
+    """A token that a format forbids is in no list of likely tokens. vLLM fills its list up with such tokens."""
+
+    @staticmethod
+    def is_in(fields, expected, found):
+        return str(NEVER) in json.dumps([choice["logprobs"] for choice in expected["choices"]])
+
+    @staticmethod
+    def changes(fields):
+        return {}
+
+    @staticmethod
+    def change(fields, expected, found):
+        for place in _places(expected):
+            place["top_logprobs"] = [each for each in place["top_logprobs"] if each["logprob"] > NEVER]
+        for told in _lists(expected):
+            told["top_logprobs"] = [top and {token: value for token, value in top.items() if value > NEVER}
+                                    for top in told["top_logprobs"]]
+
+
+class PromptOfAnEcho:
+    """A choice has `prompt_logprobs` where they were asked for. vLLM adds them to an echo, whose `logprobs` have
+    the same numbers."""
+
+    @staticmethod
+    def is_in(fields, expected, found):
+        given = any(choice["prompt_logprobs"] for choice in expected["choices"])
+        return given and "prompt_logprobs" not in fields
+
+    @staticmethod
+    def changes(fields):
+        return {}
+
+    @staticmethod
+    def change(fields, expected, found):
+        for choice in expected["choices"]:
+            choice["prompt_logprobs"] = None
+
+
+class IncompleteEnd:
+    """A character that is not complete at the end of a reply is U+FFFD. vLLM leaves it out."""
+
+    @staticmethod
+    def is_in(fields, expected, found):
+        pairs = zip(expected["choices"], found["choices"])
+        return any(own["text"] + UNKNOWN == other["text"] for own, other in pairs)
+
+    @staticmethod
+    def changes(fields):
+        return {}
+
+    @staticmethod
+    def change(fields, expected, found):
+        for own, other in zip(expected["choices"], found["choices"]):
+            if own["text"] + UNKNOWN == other["text"]:
+                own["text"] = other["text"]
+
+
+ALL = (LikeliestTokens, PartsOfCharacters, ImpossibleTokens, PromptOfAnEcho, IncompleteEnd)
+
+
+def of(fields, expected, found):
+    """Returns the differences that a pair of replies may have."""
+    return [difference for difference in ALL if difference.is_in(fields, expected, found)]
+
+
+def _choices(reply):
+    return [choice["logprobs"] for choice in reply["choices"] if choice["logprobs"]]
+
+
+def _places(reply):
+    """Returns the places of the tokens of chats."""
+    return [place for told in _choices(reply) for place in told.get("content", ())]
+
+
+def _lists(reply):
+    """Returns the lists of completions."""
+    return [told for told in _choices(reply) if "tokens" in told]
+
+
+def _sorted(top):
+    return sorted(top, key=lambda each: -each["logprob"])
+
+
+@functools.cache
+def _vocabulary():
+    with open(os.path.join(os.environ["OUTSIDE_MODEL_FOLDER"], "tokenizer.json"), encoding="utf-8") as file:
+        tokenizer = json.load(file)
+    values = {character: byte for byte, character in bytes_to_unicode().items()}
+    words = {token: word for word, token in tokenizer["model"]["vocab"].items() if values.keys() >= {*word}}
+    added = {each["id"]: each["content"].encode() for each in tokenizer["added_tokens"]}
+    return {token: bytes(values[each] for each in word) for token, word in words.items()} | added
+
+
+def _bytes(name):
+    return _vocabulary()[int(name.removeprefix(ID))]
+
+
+def _name(spelled):
+    try:
+        return spelled.decode()
+    except UnicodeDecodeError:
+        return BYTES + "".join(f"\\x{byte:02x}" for byte in spelled)
