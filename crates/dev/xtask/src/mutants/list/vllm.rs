@@ -15,13 +15,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         edits: &[
             (
                 "known = {reply.index: len(reply.tokens) for reply in self.replies if \
-                 self.request.has_history}",
+                 self.replays}",
                 "known = dict[int, int]()",
             ),
-            (
-                "forced = list(reply.tokens) if self.request.has_history else []",
-                "forced = list[int]()",
-            ),
+            ("forced = list(reply.tokens) if self.replays else []", "forced = list[int]()"),
         ],
         judge: VLLM,
     },
