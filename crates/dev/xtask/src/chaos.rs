@@ -17,6 +17,9 @@ const CLOCKS: &str = "clock-skew";
 /// Scenario with clients of every kind.
 const EVERY_CLIENT: &str = "slow-reader";
 
+/// Scenario with vLLM, which is played only when it is named.
+pub(crate) const VLLM: &str = "vllm";
+
 /// First part of the names of scenarios with models in Python.
 const IN_PYTHON: &str = "python-";
 

@@ -19,7 +19,7 @@ const TIMING: &str = "CHAOS_TIMING";
 /// Seed of the scenarios that judge a mutant.
 const SEED: &str = "1";
 
-/// Builds and judges the mutants with these names; [`chaos::ALL`] stands for all.
+/// Builds and judges the mutants with these names; [`chaos::ALL`] stands for all that need no vLLM.
 ///
 /// # Errors
 ///
@@ -29,8 +29,10 @@ pub(crate) fn run(cargo: &Cargo, only: &[String]) -> Result<()> {
         let known = name == chaos::ALL || list::all().any(|mutant| name == mutant.name);
         ensure!(known, "there is no mutant `{name}`; there is: {}", names());
     }
-    let is_chosen =
-        |mutant: &&Mutant| only.iter().any(|name| name == chaos::ALL || name == mutant.name);
+    let is_chosen = |mutant: &&Mutant| {
+        let all = |name: &String| name == chaos::ALL && !mutant.needs_vllm();
+        only.iter().any(|name| name == mutant.name || all(name))
+    };
     let chosen: Vec<&Mutant> = list::all().filter(is_chosen).collect();
     chaos::prepare(&[])?;
     let tree = copy_of_the_tree()?;
@@ -97,6 +99,11 @@ fn in_tree<T>(tree: &Path, mutant: &Mutant, judge: impl FnOnce() -> Result<T>) -
 }
 
 impl Mutant {
+    /// Returns true if the judge is the scenario that is played only when it is named.
+    fn needs_vllm(&self) -> bool {
+        matches!(self.judge, Judge::Scenario(chaos::VLLM, _))
+    }
+
     fn applied(&self, sound: &str) -> Result<String> {
         let Self { name, file, edits, .. } = self;
         let mut mutated = sound.to_owned();

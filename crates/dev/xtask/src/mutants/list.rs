@@ -6,6 +6,7 @@ mod publishing;
 mod python;
 mod slow_readers;
 mod structured;
+mod vllm;
 
 /// Deliberate fault in the code.
 pub(super) struct Mutant {
@@ -39,6 +40,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
         python::MUTANTS,
         slow_readers::MUTANTS,
         structured::MUTANTS,
+        vllm::MUTANTS,
     ];
     MUTANTS.iter().chain(others.into_iter().flatten())
 }

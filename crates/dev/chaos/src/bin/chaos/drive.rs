@@ -14,7 +14,7 @@ use crate::check::{self, Report};
 use crate::failure_excerpt;
 use crate::plan::Plan;
 use crate::python_client::{Kind, has_client};
-use crate::scenarios::{Needs, SCENARIOS, Scenario};
+use crate::scenarios::{Needs, SCENARIOS, Scenario, place_of_vllm};
 use crate::stage::Stage;
 use crate::table;
 use nsbridge_chaos::process::leave_with_the_starter;
@@ -74,8 +74,7 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let lane = |alone: bool| {
         let rounds = (0..drive.rounds).flat_map(|round| {
-            let own = |scenario: &Scenario| scenario.needs == Needs::ItsOwnNode;
-            let those = chosen.iter().filter(move |scenario| own(scenario) == alone);
+            let those = chosen.iter().filter(move |it| it.needs.its_own_node() == alone);
             those.map(move |scenario| (*scenario, round))
         });
         let (rounds, folder) = (Mutex::new(rounds.collect()), folder.clone());
@@ -111,10 +110,14 @@ fn choose(names: &[String], python: bool) -> Result<Vec<&'static Scenario>> {
         ensure!(known, "there is no scenario `{name}`; `--list` shows those that are");
     }
     let wanted = |it: &&Scenario| match names {
-        [] => it.needs != Needs::Time && (!python || has_client(it.name)),
+        [] => !it.needs.its_name() && (!python || has_client(it.name)),
         names => names.iter().any(|name| name == it.name),
     };
-    Ok(SCENARIOS.iter().filter(wanted).collect())
+    let chosen: Vec<_> = SCENARIOS.iter().filter(wanted).collect();
+    if chosen.iter().any(|it| it.needs == Needs::Vllm) {
+        place_of_vllm()?;
+    }
+    Ok(chosen)
 }
 
 /// Rounds that share a RabbitMQ node.

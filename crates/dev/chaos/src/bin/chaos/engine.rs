@@ -1,11 +1,12 @@
-//! LLM engine as a worker's handler, and its reference reply from an undisturbed run.
+//! Engines of text as a worker's handler, and their reference replies from an undisturbed run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use nsbridge_handler::{
-    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Model, Models, TextPiece, testing,
+    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Model, Models, TextInput,
+    TextPiece, testing,
 };
 use nsbridge_llama::Llama;
 use serde::Deserialize;
@@ -13,30 +14,35 @@ use serde::Deserialize;
 use crate::calls::Runs;
 use crate::order::{Order, Piece};
 
+/// Handler of an engine of text.
+pub(crate) trait OfText: AsyncHandler<Input = TextInput, Output = TextPiece> {}
+
+impl<H: AsyncHandler<Input = TextInput, Output = TextPiece>> OfText for H {}
+
 /// `[handler]` table of the configuration.
 #[derive(Deserialize)]
-pub(crate) struct Options {
+pub(crate) struct Options<E> {
     /// Folder of the journal.
     dir: PathBuf,
     worker: String,
-    engine: nsbridge_llama::Options,
+    engine: E,
 }
 
-/// Handler that answers the input in its order and records each call in the journal.
+/// Handler that answers the input in its order by an engine and records each call in the journal.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct Recorded<H> {
     runs: Runs,
-    llama: Llama,
+    engine: H,
 }
 
-impl AsyncHandler for Engine {
-    type Options = Options;
+impl<H: OfText> AsyncHandler for Recorded<H> {
+    type Options = Options<H::Options>;
     type Input = Order;
     type Output = TextPiece;
 
-    async fn load(options: Options, models: Models) -> nsbridge_handler::Result<Self> {
+    async fn load(options: Self::Options, models: Models) -> nsbridge_handler::Result<Self> {
         let runs = Runs::in_dir(&options.dir, options.worker)?;
-        Ok(Self { runs, llama: Llama::load(options.engine, models).await? })
+        Ok(Self { runs, engine: H::load(options.engine, models).await? })
     }
 
     async fn handle(
@@ -48,37 +54,49 @@ impl AsyncHandler for Engine {
         let mut call = self.runs.begin(order.n, job.info(), resumed);
         let input = serde_json::from_value(order.input.unwrap_or_default());
         let input = input.map_err(Error::fatal)?;
-        let made = self.llama.handle(input, job).await;
+        let made = self.engine.handle(input, job).await;
         call.how = made.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
         made
     }
 
     fn tasks(&self) -> usize {
-        self.llama.tasks()
+        self.engine.tasks()
     }
 
     async fn warm_up(&self) -> nsbridge_handler::Result<()> {
-        self.llama.warm_up().await
+        self.engine.warm_up().await
     }
 
     fn health(&self) -> Health {
-        self.llama.health()
+        self.engine.health()
+    }
+
+    fn measures(&self) -> Vec<Measure> {
+        self.engine.measures()
     }
 
     fn fingerprint(&self) -> Option<Fingerprint> {
-        self.llama.fingerprint()
+        self.engine.fingerprint()
     }
 }
 
-/// Engine with default options: one rank, no draft.
+/// Engine in the driver's own process, which no fault hits.
 #[derive(Debug)]
-pub(crate) struct Lone(Arc<Llama>);
+pub(crate) struct Lone<H = Llama>(Arc<H>);
 
 impl Lone {
+    /// Loads the own engine with default options: one rank, no draft.
     pub(crate) fn load(model: &Path) -> Result<Self> {
+        Self::of(nsbridge_llama::Options::default(), model)
+    }
+}
+
+impl<H: OfText> Lone<H> {
+    /// Loads the model in a folder.
+    pub(crate) fn of(options: H::Options, model: &Path) -> Result<Self> {
         let models: Models = [("target".to_owned(), Model::in_dir(model))].into_iter().collect();
-        let llama = testing::load(nsbridge_llama::Options::default(), models);
-        llama.map(Self).map_err(|error| anyhow!("{error}"))
+        let engine = testing::load(options, models);
+        engine.map(Self).map_err(|error| anyhow!("{error}"))
     }
 
     /// Returns the pieces of an undisturbed run.

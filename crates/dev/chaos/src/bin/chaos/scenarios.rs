@@ -6,17 +6,21 @@ mod bulk;
 mod clients;
 mod engine;
 mod forged;
+mod forms;
 mod gateways;
 mod network;
 mod python;
 mod slow_reader;
 mod soak;
 mod structured;
+mod vllm;
 mod workers;
 
 use anyhow::Result;
 
 use crate::stage::Stage;
+
+pub(crate) use vllm::place as place_of_vllm;
 
 /// Scenario; each round of it writes one journal.
 pub(crate) struct Scenario {
@@ -36,6 +40,20 @@ pub(crate) enum Needs {
     ItsOwnNode,
     /// Half an hour of time; the scenario is played only when it is named.
     Time,
+    /// vLLM and a node of its own; the scenario is played only when it is named.
+    Vllm,
+}
+
+impl Needs {
+    /// Returns true if the scenario is played on a node of its own.
+    pub(crate) fn its_own_node(self) -> bool {
+        matches!(self, Self::ItsOwnNode | Self::Vllm)
+    }
+
+    /// Returns true if the scenario is played only when it is named.
+    pub(crate) fn its_name(self) -> bool {
+        matches!(self, Self::Time | Self::Vllm)
+    }
 }
 
 macro_rules! scenarios {
@@ -137,6 +155,8 @@ scenarios! {
         "one worker under load for --minutes, with a cut each minute; nothing may grow"
     "structured" ItsOwnNode structured::structured:
         "an engine writes JSON, calls and several replies: canceled, killed, told to leave, cut off"
+    "vllm" Vllm vllm::vllm:
+        "the same by vLLM, whose engine process is killed too; it needs vLLM and a model's folder"
     "memory-alarm" ItsOwnNode broker::memory_alarm:
         "the broker blocks publishers for a while"
     "broker-restart" ItsOwnNode broker::restart:

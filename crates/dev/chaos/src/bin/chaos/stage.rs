@@ -46,7 +46,7 @@ use supervised_process::SupervisedProcess;
 use unacking_consumer::UnackingConsumer;
 
 pub(crate) use front::Storage;
-pub(crate) use python::{PythonProcesses, until_no_process_of};
+pub(crate) use python::{PythonProcesses, free_address, until_no_process_of};
 
 /// File name of the keyring in the folder of a round.
 pub(crate) const KEYRING: &str = "keys.json";
@@ -71,6 +71,8 @@ pub(crate) struct Stage {
     pub(crate) client_settings: ClientSettings,
     /// Duration of a soak, in minutes.
     pub(crate) minutes: u64,
+    /// Time limit of a step of workers, such as their start.
+    pub(crate) step_timeout: Duration,
     dir: PathBuf,
     journal: Arc<Journal>,
     follow: Follow,
@@ -131,6 +133,7 @@ impl Stage {
                 python: None,
             },
             minutes: 0,
+            step_timeout: STEP_TIMEOUT,
             proxy: Proxy::to(addr)?,
             workers: BTreeMap::new(),
             clients: Vec::new(),
@@ -165,7 +168,8 @@ impl Stage {
         self.until_taking(name)
     }
 
-    fn launch_worker(&mut self, name: &str) -> Result<()> {
+    /// Starts one worker, which is restarted whenever its process ends.
+    pub(crate) fn launch_worker(&mut self, name: &str) -> Result<()> {
         let (dir, model, url) = (self.dir.clone(), self.model.clone(), self.through_proxy());
         let settings = self.settings.clone();
         let command = move |name: &str| worker_command(&dir, &model, &url, &settings, name);
@@ -178,7 +182,7 @@ impl Stage {
     pub(crate) fn until_taking(&mut self, name: &str) -> Result<()> {
         let worker = self.workers.get(name).with_context(|| format!("no worker {name}"))?;
         let taking = |lines: &[Line]| takes(lines, worker.pid()?).then_some(());
-        self.follow.wait(&format!("{name} to take requests"), STEP_TIMEOUT, taking)
+        self.follow.wait(&format!("{name} to take requests"), self.step_timeout, taking)
     }
 
     /// Lets a worker leave in order and does not start it again. A worker that is killed may not have
@@ -206,7 +210,7 @@ impl Stage {
             if let Some(pid) = self.worker(worker)?.kill() {
                 break pid;
             }
-            ensure!(began.elapsed() < STEP_TIMEOUT, "{worker} does not start again");
+            ensure!(began.elapsed() < self.step_timeout, "{worker} does not start again");
             sleep(Duration::from_millis(5));
         };
         self.fault("kill", worker)?;
@@ -401,7 +405,8 @@ impl Stage {
     /// Waits until callers of request `n` have received this many pieces.
     pub(crate) fn until_piece(&mut self, n: usize, count: usize) -> Result<()> {
         let what = format!("piece {count} of request {n}");
-        self.follow.wait(&what, STEP_TIMEOUT, |lines| (pieces(lines, n) >= count).then_some(()))
+        self.follow
+            .wait(&what, self.step_timeout, |lines| (pieces(lines, n) >= count).then_some(()))
     }
 
     /// Returns true if the caller of request `n` received the end of the reply.
@@ -416,7 +421,7 @@ impl Stage {
 
     /// Waits until the condition holds for the journal.
     pub(crate) fn until(&mut self, what: &str, is_so: impl Fn(&[Line]) -> bool) -> Result<()> {
-        self.follow.wait(what, STEP_TIMEOUT, |lines| is_so(lines).then_some(()))
+        self.follow.wait(what, self.step_timeout, |lines| is_so(lines).then_some(()))
     }
 
     /// Waits for a random duration from the seeded generator.
@@ -449,7 +454,7 @@ impl Stage {
     /// Waits until every request has ended, or its time limit is over.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let longest = self.plan.asks.iter().map(|ask| ask.after_ms + ask.timeout_ms).max();
-        let limit = Duration::from_millis(longest.unwrap_or(0)) + STEP_TIMEOUT;
+        let limit = Duration::from_millis(longest.unwrap_or(0)) + self.step_timeout;
         let asks = self.plan.asks.clone();
         let (mut ended, mut seen) = (BTreeSet::new(), 0);
         self.follow.wait("the end of every request", limit, |lines| {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nsbridge::worker::Config;
 use nsbridge_handler::{Fingerprint, Finish, Handler, Job, Models, Result};
+use nsbridge_llama::Llama;
 use serde::Deserialize;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -16,7 +17,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::calls::Runs;
-use crate::engine::Engine;
+use crate::engine::Recorded;
 use crate::journal::{Journal, What};
 use crate::order::{Does, Order, of_attempt, piece};
 use crate::python_model::PythonModel;
@@ -49,8 +50,12 @@ fn work(path: &Path) -> anyhow::Result<()> {
         log_and_watch(&config.log.filter, journal);
     }
     let has = |key| config.handler.contains_key(key);
-    if has("engine") {
-        nsbridge::run_async::<Engine>(config)?;
+    let engine = config.handler.get("engine");
+    // The options of an engine in Python name it.
+    if engine.is_some_and(|options| options.get("engine").is_some()) {
+        nsbridge::run_async::<Recorded<nsbridge_python::Engine>>(config)?;
+    } else if engine.is_some() {
+        nsbridge::run_async::<Recorded<Llama>>(config)?;
     } else if has("python") {
         nsbridge::run_async::<PythonModel>(config)?;
     } else if has("told") {

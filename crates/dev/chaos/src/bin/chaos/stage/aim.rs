@@ -6,13 +6,13 @@ use anyhow::Result;
 
 use crate::follow::{is_over, last_run, pieces, running, takes};
 
-use super::{STEP_TIMEOUT, Stage, base};
+use super::{Stage, base};
 
 impl Stage {
     /// Returns the worker that runs request `n` now, or that ran it last if the request is over.
     pub(crate) fn runner_of(&mut self, n: usize) -> Result<String> {
         let what = format!("request {n} to run");
-        let run = self.follow.wait(&what, STEP_TIMEOUT, |lines| {
+        let run = self.follow.wait(&what, self.step_timeout, |lines| {
             running(lines, n).or_else(|| last_run(lines, n).filter(|_| is_over(lines, n)))
         })?;
         Ok(base(&run.worker).to_owned())
@@ -26,7 +26,7 @@ impl Stage {
         count: usize,
     ) -> Result<String> {
         let what = format!("piece {count} of one of requests {asks:?} that is being run");
-        let run = self.follow.wait(&what, STEP_TIMEOUT, |lines| {
+        let run = self.follow.wait(&what, self.step_timeout, |lines| {
             let has = |n: &usize| !is_over(lines, *n) && pieces(lines, *n) >= count;
             asks.clone().filter(has).find_map(|n| running(lines, n))
         })?;
@@ -37,7 +37,7 @@ impl Stage {
     /// `None` if the reply has ended before.
     pub(crate) fn runner_after(&mut self, n: usize, count: usize) -> Result<Option<String>> {
         let what = format!("piece {count} of request {n}, and a run of it");
-        self.follow.wait(&what, STEP_TIMEOUT, |lines| match running(lines, n) {
+        self.follow.wait(&what, self.step_timeout, |lines| match running(lines, n) {
             _ if is_over(lines, n) => Some(None),
             Some(run) if pieces(lines, n) >= count => Some(Some(run.worker)),
             _ => None,
@@ -48,7 +48,7 @@ impl Stage {
     /// starting would have no effect.
     pub(crate) fn one_that_takes(&mut self) -> Result<String> {
         let (workers, draw) = (&self.workers, self.random.between(0, usize::from(u16::MAX)));
-        self.follow.wait("a worker that takes requests", STEP_TIMEOUT, |lines| {
+        self.follow.wait("a worker that takes requests", self.step_timeout, |lines| {
             let taking = workers
                 .iter()
                 .filter(|(_, worker)| worker.pid().is_some_and(|pid| takes(lines, pid)));

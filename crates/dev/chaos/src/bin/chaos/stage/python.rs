@@ -34,8 +34,7 @@ impl Stage {
         fs::create_dir_all(&folder)?;
         let file = folder.join("model.py");
         fs::write(&file, MODEL).with_context(|| format!("writing {}", file.display()))?;
-        // The port is free again at once, and each life of the worker takes it.
-        let pages = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let pages = free_address()?;
         self.settings.more = format!(
             "[handler.python]\nentry_point = \"{}\"\nprocesses = {processes}\nslots = {slots}\n\
              crashes = {crashes}\ncrash_window_s = {crash_window_s}\n\
@@ -69,6 +68,18 @@ impl Stage {
             ensure!(began.elapsed() < STEP_TIMEOUT, "{worker} starts no Python process");
             sleep(LOOK_EVERY);
         }
+    }
+
+    /// Kills the process of vLLM's engine, which the Python process of a worker has started.
+    pub(crate) fn kill_vllm_engine(&mut self, worker: &str) -> Result<()> {
+        let pythons = self.python_processes(worker)?;
+        let started = processes()?.into_iter().filter(|process| pythons.contains(&process.parent));
+        let mut started = started.filter(|process| is_vllm_engine(process.pid));
+        let engine = started.next().and_then(|process| i32::try_from(process.pid).ok());
+        let engine = engine.and_then(Pid::from_raw);
+        let engine = engine.with_context(|| format!("{worker} has no process of vLLM's engine"))?;
+        kill_process(engine, Signal::KILL).context("killing vLLM's engine")?;
+        self.fault("kill", "vLLM's engine")
     }
 
     /// Lets a worker leave in order, and waits until its Python processes have ended.
@@ -112,6 +123,11 @@ impl Stage {
     }
 }
 
+/// Returns the address of a port that is free again at once, so that each life of a worker takes it.
+pub(crate) fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
 /// Process that has not ended.
 struct Process {
     pid: u32,
@@ -139,6 +155,12 @@ fn processes() -> Result<Vec<Process>> {
         }
     }
     Ok(found)
+}
+
+/// Returns true for a process that vLLM has named so.
+fn is_vllm_engine(pid: u32) -> bool {
+    let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.starts_with("VLLM::EngineCore")
 }
 
 /// Waits until no process of these groups is left.
