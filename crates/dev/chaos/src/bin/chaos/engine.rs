@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use nsbridge_handler::{
-    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Model, Models, TextInput,
-    TextPiece, testing,
+    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Model, Models, TextPiece,
+    testing,
 };
 use nsbridge_llama::Llama;
 use serde::Deserialize;
@@ -15,9 +15,9 @@ use crate::calls::Runs;
 use crate::order::{Order, Piece};
 
 /// Handler of an engine of text.
-pub(crate) trait OfText: AsyncHandler<Input = TextInput, Output = TextPiece> {}
+pub(crate) trait OfText: AsyncHandler<Output = TextPiece> {}
 
-impl<H: AsyncHandler<Input = TextInput, Output = TextPiece>> OfText for H {}
+impl<H: AsyncHandler<Output = TextPiece>> OfText for H {}
 
 /// `[handler]` table of the configuration.
 #[derive(Deserialize)]
