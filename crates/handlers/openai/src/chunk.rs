@@ -21,7 +21,8 @@ pub(crate) struct Chunk {
 /// Token of a reply or a prompt with its log-probabilities.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Token {
-    pub(crate) id: u32,
+    /// Id. `None` if the server counts the token and does not tell it.
+    pub(crate) id: Option<u32>,
     pub(crate) logprob: Option<f32>,
     /// Text of the token by itself, if the server tells it with the log-probability.
     pub(crate) text: Option<TokenText>,
@@ -65,7 +66,8 @@ pub(crate) fn decode(data: &[u8], flavor: Flavor, root: &str) -> Result<Option<C
     .map(Some)
 }
 
-fn not_read(root: &str) -> Error {
+/// Returns the error of a reply that is none of such a server.
+pub(crate) fn not_read(root: &str) -> Error {
     Error::retry(format!("the server at {root} sends a reply that cannot be read"))
 }
 
@@ -93,6 +95,7 @@ struct Delta {
     content: Option<String>,
     reasoning_content: Option<String>,
     reasoning: Option<String>,
+    refusal: Option<String>,
     tool_calls: Option<Vec<Value>>,
 }
 
@@ -132,7 +135,7 @@ fn openai(event: OpenAiEvent, root: &str) -> Result<Chunk> {
         None => choice.text.unwrap_or_default(),
     };
     let ids = choice.token_ids.unwrap_or_default();
-    chunk.tokens = ids.iter().map(|&id| Token { id, ..Token::default() }).collect();
+    chunk.tokens = ids.iter().map(|&id| Token { id: Some(id), ..Token::default() }).collect();
     if let Some(logprobs) = choice.logprobs {
         let scored = logprobs.tokens().ok_or_else(|| not_read(root))?;
         // With `echo`, the tokens of the prompt come first.
@@ -158,7 +161,7 @@ fn content(delta: Delta) -> Result<String> {
     if delta.tool_calls.is_some_and(|calls| !calls.is_empty()) {
         return separate("calls of tools");
     }
-    Ok(delta.content.unwrap_or_default())
+    Ok(delta.content.unwrap_or_default() + &delta.refusal.unwrap_or_default())
 }
 
 fn finish(reason: &str, by_text: bool, root: &str) -> Result<FinishReason> {
@@ -181,7 +184,7 @@ impl Logprobs {
         let tokens = numbers.map(|(at, (token, &logprob))| {
             let top = self.top_logprobs.as_ref().and_then(|top| top.get(at)?.as_ref());
             let top = top.map_or(Some(Vec::new()), top_of)?;
-            Some(Token { id: id(token)?, logprob, text: None, top })
+            Some(Token { id: Some(id(token)?), logprob, text: None, top })
         });
         tokens.collect()
     }
@@ -234,7 +237,7 @@ struct Probability {
 }
 
 fn llama(event: LlamaEvent) -> Chunk {
-    let finish = event.stop.then(|| match event.stop_type.as_deref() {
+    let finish = event.stop.then_some(match event.stop_type.as_deref() {
         Some("limit") => FinishReason::Length,
         Some("word") => FinishReason::StopText,
         _ => FinishReason::Stop,
@@ -247,20 +250,20 @@ fn llama(event: LlamaEvent) -> Chunk {
     let mut scores = event.completion_probabilities.into_iter();
     let token = |id| {
         let score = scores.next().filter(|score| score.id == id);
-        score.map_or_else(|| Token { id, ..Token::default() }, scored)
+        score.map_or_else(|| Token { id: Some(id), ..Token::default() }, |score| scored(&score))
     };
     let tokens = event.tokens.into_iter().map(token).collect();
     Chunk { tokens, text: event.content, finish, counts }
 }
 
-fn scored(score: Probability) -> Token {
+fn scored(score: &Probability) -> Token {
     let one = |score: &Probability| {
         let mut one = TokenLogprob::new(score.id, score.logprob);
         one.text = Some(score.bytes.as_slice().into());
         one
     };
     Token {
-        id: score.id,
+        id: Some(score.id),
         logprob: Some(score.logprob),
         text: Some(score.bytes.as_slice().into()),
         top: score.top_logprobs.iter().map(one).collect(),

@@ -4,6 +4,7 @@ use nsbridge_handler::{Error, Result, TextInput};
 
 use crate::options::Flavor;
 use crate::server::Server;
+use crate::variables::refuse_own_variables;
 
 /// Maximum number of replies to a prompt.
 const MOST_REPLIES: u32 = 128;
@@ -36,11 +37,23 @@ pub(crate) fn has_prompt_pieces(input: &TextInput) -> bool {
 /// Returns an error that names the field.
 pub(crate) fn check(input: &TextInput, server: &Server) -> Result<()> {
     check_fields(input, server.flavor)?;
+    refuse_images(input, server.takes_images)?;
     match &input.adapter {
         Some(name) if !server.adapters.contains(name) => {
             Err(unknown_adapter(name, &server.adapters))
         }
         _ => Ok(()),
+    }
+}
+
+/// Refuses images if nothing says that the model takes them: a server may drop them.
+fn refuse_images(input: &TextInput, taken: bool) -> Result<()> {
+    match has_images(input) && !taken {
+        true => Err(Error::bad_input(
+            "`image_url` cannot be used: this worker's model takes no images, or its [handler] lacks \
+             takes_images",
+        )),
+        false => Ok(()),
     }
 }
 
@@ -134,7 +147,7 @@ fn refuse_without_chat(input: &TextInput) -> Result<()> {
         Some(field) if input.messages.is_empty() => {
             Err(Error::bad_input(format!("`{field}` needs `messages`")))
         }
-        _ => Ok(()),
+        _ => refuse_own_variables(input),
     }
 }
 
@@ -154,6 +167,10 @@ fn has_images(input: &TextInput) -> bool {
     input.messages.iter().any(|message| message.content.images().len() > 0)
 }
 
+fn has_priority(input: &TextInput) -> bool {
+    input.priority.is_some_and(|priority| priority != 0)
+}
+
 fn beyond_llama(input: &TextInput) -> Option<&'static str> {
     let penalty = |value: Option<f32>| value.is_some_and(|value| value != 0.0);
     // A last message of the model is continued in any case.
@@ -168,6 +185,7 @@ fn beyond_llama(input: &TextInput) -> Option<&'static str> {
         ("skip_special_tokens", input.skip_special_tokens == Some(false)),
         ("echo", input.echo),
         ("prompt_logprobs", input.prompt_logprobs.is_some()),
+        ("priority", has_priority(input)),
         ("continue_final_message", input.continue_final_message && !last),
         (
             "messages without continue_final_message after an assistant",
@@ -176,13 +194,14 @@ fn beyond_llama(input: &TextInput) -> Option<&'static str> {
     ])
 }
 
-/// Fields that need the ids of a reply's tokens.
-fn of_tokens(input: &TextInput) -> Option<&'static str> {
+/// Fields that need the ids of a reply's tokens, and `priority`.
+fn only_with_tokens(input: &TextInput) -> Option<&'static str> {
     first(&[
         ("bad_token_sequences", !input.bad_token_sequences.is_empty()),
         ("logprobs", input.logprobs),
         ("echo", input.echo),
         ("prompt_logprobs", input.prompt_logprobs.is_some()),
+        ("priority", has_priority(input)),
     ])
 }
 
@@ -196,7 +215,7 @@ fn beyond_sglang(input: &TextInput) -> Option<&'static str> {
             input.add_generation_prompt == Some(false) && !input.continue_final_message,
         ),
     ];
-    of_tokens(input).or_else(|| first(&fields))
+    only_with_tokens(input).or_else(|| first(&fields))
 }
 
 fn beyond_openai(input: &TextInput) -> Option<&'static str> {
@@ -217,7 +236,7 @@ fn beyond_openai(input: &TextInput) -> Option<&'static str> {
         ("ignore_eos", input.ignore_eos),
         ("skip_special_tokens", input.skip_special_tokens == Some(false)),
     ];
-    of_tokens(input).or_else(|| first(&fields))
+    only_with_tokens(input).or_else(|| first(&fields))
 }
 
 #[cfg(test)]

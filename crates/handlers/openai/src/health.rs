@@ -6,12 +6,16 @@ use std::time::Duration;
 use hyper::StatusCode;
 use nsbridge_handler::{Health, Measure};
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
 use crate::metrics::measures;
 use crate::server::Server;
 
 /// Interval of the watch.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Time limit of one look: a server that is well answers at once.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Number of failures in a row after which the server counts as gone.
 const MOST_FAILURES: u32 = 4;
@@ -55,7 +59,7 @@ impl Watch {
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             let why = self.look().await;
-            let page = self.metrics().await;
+            let page = timeout(LOOK_LIMIT, self.metrics()).await.ok().flatten();
             self.note(why, page.unwrap_or_default());
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -71,7 +75,11 @@ impl Watch {
     /// Returns the reason if the server is not well.
     async fn look(&self) -> Option<String> {
         let (http, page) = (&self.server.http, self.server.health_page());
-        match http.get(page).await {
+        let Ok(answer) = timeout(LOOK_LIMIT, http.get(page)).await else {
+            let limit = LOOK_LIMIT.as_secs();
+            return Some(format!("{}{page} has not answered within {limit} s", http.root()));
+        };
+        match answer {
             Ok(answer) if answer.status.is_server_error() => Some(format!(
                 "{}{page} answers with status {}",
                 http.root(),
@@ -85,5 +93,36 @@ impl Watch {
     async fn metrics(&self) -> Option<String> {
         let answer = self.server.http.get("/metrics").await.ok()?;
         (answer.status == StatusCode::OK).then(|| answer.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::net::TcpListener;
+
+    use super::Watch;
+    use crate::http::Http;
+    use crate::options::Flavor;
+    use crate::server::Server;
+
+    #[tokio::test]
+    async fn a_server_that_accepts_and_does_not_answer_is_soon_not_well() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let watch = Watch::new(Arc::new(Server {
+            http: Arc::new(Http::new(&url, None).unwrap()),
+            flavor: Flavor::Vllm,
+            model: "m".to_owned(),
+            adapters: Vec::new(),
+            texts: None,
+            context: None,
+            share_prefix_cache: false,
+            takes_images: false,
+            facts: Vec::new(),
+        }));
+        let why = watch.look().await.unwrap();
+        assert!(why.ends_with("/health has not answered within 5 s"), "{why}");
     }
 }

@@ -69,7 +69,7 @@ impl Http {
     /// Returns an error if the URL is none of a server, or if it is one of HTTPS and this machine has
     /// no root certificates.
     pub(crate) fn new(url: &str, key: Option<HeaderValue>) -> Result<Self, HttpError> {
-        let root = root(url).ok_or_else(|| HttpError::Address(quote(url)))?;
+        let root = root(url).ok_or_else(|| HttpError::Address(quote(without_secret(url))))?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -227,6 +227,11 @@ fn deepest(error: &(dyn StdError + 'static)) -> String {
         cause = deeper;
     }
     quote(cause)
+}
+
+/// Returns an address without the user and the password before its host.
+fn without_secret(url: &str) -> &str {
+    url.rsplit('@').next().unwrap_or_default()
 }
 
 /// Returns the address of a server without a path. `None` if it is none.

@@ -39,6 +39,7 @@ mod stops;
 mod stream;
 mod texts;
 mod upstream;
+mod variables;
 mod vector;
 mod words;
 

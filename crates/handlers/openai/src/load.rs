@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use nsbridge_base::private_file::{PrivateFile, open_own};
 use nsbridge_handler::{Error, Result, quote};
@@ -156,8 +155,9 @@ pub(crate) async fn ready(http: &Http, process: Option<&Process>, options: &Opti
 async fn unready(http: &Http) -> Option<String> {
     for page in ["/health", "/v1/models"] {
         match http.get(page).await {
-            Ok(answer) if answer.status == StatusCode::SERVICE_UNAVAILABLE => {
-                return Some(format!("{}{page} answers that it is not ready", http.root()));
+            Ok(answer) if answer.status.is_server_error() => {
+                let status = answer.status.as_u16();
+                return Some(format!("{}{page} answers with status {status}", http.root()));
             }
             Ok(_) => {}
             Err(error) => return Some(nsbridge_base::chain(&error)),

@@ -53,6 +53,9 @@ pub struct Options {
     /// which prompts another one has sent. vLLM and SGLang keep tenants apart by themselves.
     #[serde(default)]
     pub share_prefix_cache: bool,
+    /// Passes images on: the model takes them. A server whose model takes none may drop them.
+    #[serde(default)]
+    pub takes_images: bool,
 }
 
 /// Kind of a server.
@@ -109,6 +112,7 @@ impl Options {
             load_timeout_s: half_an_hour(),
             flavor: None,
             share_prefix_cache: false,
+            takes_images: false,
         }
     }
 

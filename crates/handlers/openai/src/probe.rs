@@ -7,14 +7,11 @@ use nsbridge_handler::{Error, Result, quote};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::answer::no_key;
+use crate::answer::{MODELS, no_key};
 use crate::http::{Answer, Http};
 use crate::options::{Flavor, Options};
 use crate::server::{Purpose, Server};
 use crate::texts::Texts;
-
-/// Path of the list of models.
-const MODELS: &str = "/v1/models";
 
 #[derive(Deserialize)]
 struct List {
@@ -50,12 +47,19 @@ pub(crate) async fn probe(http: Arc<Http>, options: &Options, purpose: Purpose) 
             "[handler] adapters cannot be used with llama-server: leave them out",
         ));
     }
+    if options.takes_images && matches!(flavor, Flavor::Vllm | Flavor::LlamaServer) {
+        return Err(Error::fatal(format!(
+            "[handler] takes_images has no effect with {flavor}, which gets no images: set flavor to generic"
+        )));
+    }
     let own = facts(&http, flavor).await;
     let is_text = purpose == Purpose::Text;
-    let priorities = is_text && flavor == Flavor::Vllm && has_priorities(&http, &card.id).await?;
+    if is_text && flavor == Flavor::Vllm {
+        check_text(&http, &card.id).await?;
+    }
     let texts = match flavor {
         Flavor::Vllm | Flavor::LlamaServer if is_text => {
-            Some(Texts::new(http.clone(), card.id.clone(), flavor).await?)
+            Some(texts(&http, &card.id, flavor).await?)
         }
         _ => None,
     };
@@ -69,8 +73,8 @@ pub(crate) async fn probe(http: Arc<Http>, options: &Options, purpose: Purpose) 
         adapters: options.adapters.clone(),
         texts,
         context: card.max_model_len.or(own.context),
-        priorities,
         share_prefix_cache: options.share_prefix_cache,
+        takes_images: options.takes_images,
         facts,
     })
 }
@@ -157,8 +161,22 @@ async fn facts(http: &Http, flavor: Flavor) -> Facts {
     Facts { version, model: text("model_path"), context: context.map(|tokens| tokens as usize) }
 }
 
-/// Returns true if vLLM orders requests by priority. Else it refuses a request with one.
-async fn has_priorities(http: &Http, model: &str) -> Result<bool> {
+/// Returns the reader of the texts of tokens. No request is at fault if the server has none.
+async fn texts(http: &Arc<Http>, model: &str, flavor: Flavor) -> Result<Texts> {
+    let texts = Texts::new(http.clone(), model.to_owned(), flavor).await;
+    texts.map_err(|error| match error {
+        Error::BadInput(why) => Error::fatal(format!(
+            "the server at {} does not convert between texts and tokens, as {flavor} does: {}",
+            http.root(),
+            quote(why)
+        )),
+        other => other,
+    })
+}
+
+/// Refuses a server that makes no text. Most refuse this request before they make any: by default, vLLM
+/// has no priorities.
+async fn check_text(http: &Http, model: &str) -> Result<()> {
     let request = json!({ "model": model, "prompt": "a", "max_tokens": 1, "priority": 1 });
     let answer = http.post("/v1/completions", &request).await.map_err(Error::fatal)?;
     match answer.status {
@@ -166,6 +184,6 @@ async fn has_priorities(http: &Http, model: &str) -> Result<bool> {
             "the server at {} makes no text: set [handler] task to embed if it makes vectors",
             http.root()
         ))),
-        status => Ok(status == StatusCode::OK),
+        _ => Ok(()),
     }
 }

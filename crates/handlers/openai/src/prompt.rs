@@ -82,5 +82,8 @@ pub(crate) fn chat(input: &TextInput) -> Map<String, Value> {
 
 async fn ask(server: &Server, path: &str, body: &Value) -> Result<Value> {
     let answer = server.http.call(path, body).await.map_err(unanswered)?;
-    answer.map_err(|answer| refusal(&answer, server.http.root()))
+    match answer {
+        Ok(answer) => Ok(answer),
+        Err(answer) => Err(refusal(&answer, &server.http, &server.model).await),
+    }
 }

@@ -11,6 +11,12 @@ use crate::reply::add_texts;
 use crate::server::Server;
 use crate::texts::{Open, Texts};
 
+/// Maximum bytes of the pieces of a reply, as in the protocol.
+const REPLY_BYTES: usize = 8 << 20;
+
+/// Minimum bytes of a token with its log-probability, as JSON.
+const SCORE_BYTES: usize = 32;
+
 /// Score of a token at its position of the prompt.
 #[derive(Deserialize)]
 struct Score {
@@ -43,7 +49,10 @@ pub(crate) async fn prompt_pieces(
         echoed.then(|| input.top_logprobs.unwrap_or(0))
     });
     let mut scores = match top {
-        Some(top) => scores(server, input, tokens, top, scope).await?,
+        Some(top) => {
+            refuse_large(tokens.len(), top as usize)?;
+            scores(server, input, tokens, top, scope).await?
+        }
         None => Vec::new(),
     }
     .into_iter();
@@ -51,7 +60,7 @@ pub(crate) async fn prompt_pieces(
     for (&id, text) in tokens.iter().zip(parts) {
         let (mut token, rank) = match scores.next() {
             Some(entries) => scored(id, &entries, top.unwrap_or(0) as usize)?,
-            None => (Token { id, ..Token::default() }, None),
+            None => (Token { id: Some(id), ..Token::default() }, None),
         };
         if input.return_token_texts {
             add_texts(&mut token, texts).await?;
@@ -61,6 +70,18 @@ pub(crate) async fn prompt_pieces(
         pieces.push(TextPiece { logprob, token_text, top_logprobs, ..of_prompt });
     }
     Ok(pieces)
+}
+
+/// Refuses a prompt whose scores do not fit into a reply: each attempt would let the server score it.
+fn refuse_large(tokens: usize, top: usize) -> Result<()> {
+    let most = REPLY_BYTES / SCORE_BYTES / (top + 1);
+    if tokens <= most {
+        return Ok(());
+    }
+    Err(Error::bad_input(format!(
+        "the prompt has {tokens} tokens, and {most} are the most with the log-probabilities of {top} likely \
+         tokens at each"
+    )))
 }
 
 /// Returns the scores of each token of the prompt, by token id. The first one has none.
@@ -78,7 +99,7 @@ async fn scores(
     });
     let answer = server.http.wait(path, &request).await.map_err(unanswered)?;
     if answer.status != StatusCode::OK {
-        return Err(refusal(&answer, server.http.root()));
+        return Err(refusal(&answer, &server.http, &server.model).await);
     }
     let mut answer: Value = answer.json().ok_or_else(no_scores)?;
     let scores = answer.pointer_mut("/choices/0/prompt_logprobs").map(Value::take);
@@ -91,7 +112,7 @@ async fn scores(
 /// Returns a token with its log-probability and its rank, and the most likely tokens at its position.
 fn scored(id: u32, entries: &Map<String, Value>, top: usize) -> Result<(Token, Option<u32>)> {
     if entries.is_empty() {
-        return Ok((Token { id, ..Token::default() }, None));
+        return Ok((Token { id: Some(id), ..Token::default() }, None));
     }
     let each = |(token, score): (&String, &Value)| {
         Some((token.parse().ok()?, Score::deserialize(score).ok()?))
@@ -102,7 +123,7 @@ fn scored(id: u32, entries: &Map<String, Value>, top: usize) -> Result<(Token, O
     let (logprob, rank) = (Some(own.1.logprob), own.1.rank);
     all.sort_by(|(a, x), (b, y)| y.logprob.total_cmp(&x.logprob).then(a.cmp(b)));
     let top = all.iter().take(top).map(|(token, score)| TokenLogprob::new(*token, score.logprob));
-    Ok((Token { id, logprob, text: None, top: top.collect() }, rank))
+    Ok((Token { id: Some(id), logprob, text: None, top: top.collect() }, rank))
 }
 
 fn no_scores() -> Error {
@@ -113,7 +134,18 @@ fn no_scores() -> Error {
 mod tests {
     use serde_json::{Map, Value, json};
 
-    use super::scored;
+    use super::{refuse_large, scored};
+
+    #[test]
+    fn scores_that_fit_into_no_reply_are_refused_with_the_numbers() {
+        for (tokens, top, refused) in
+            [(262_144, 0, false), (262_145, 0, true), (12_483, 20, false), (12_484, 20, true)]
+        {
+            let why = refuse_large(tokens, top).err().map(|error| error.to_string());
+            assert_eq!(why.is_some(), refused, "{tokens} {top}");
+            assert!(why.is_none_or(|why| why.contains(&tokens.to_string())));
+        }
+    }
 
     fn entries() -> Map<String, Value> {
         let entries = json!({ "7": { "logprob": -3.0, "rank": 9, "decoded_token": "a" },

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use nsbridge_handler::{Error, FinishReason, Result, TextInput, TextPiece};
 use parking_lot::Mutex;
 
-use crate::chunk::{Chunk, Token};
+use crate::chunk::{Chunk, Token, not_read};
 use crate::options::Flavor;
 use crate::stops::StopFilter;
 use crate::texts::{Open, Texts};
 use crate::words::Words;
+
+/// Maximum number of tokens that a server counts and does not send at a time.
+const MOST_UNSENT: u64 = 256;
 
 /// Tokens that have ended a reply of this model, as far as this worker has seen them.
 pub(crate) type EndTokens = Arc<Mutex<BTreeSet<u32>>>;
@@ -117,7 +120,7 @@ impl Reply {
                 self.rules.flavor
             )));
         }
-        self.add_unsent(&mut chunk);
+        self.add_unsent(&mut chunk, texts)?;
         let parts = self.parts(&chunk, texts).await?;
         let mut pieces = Vec::new();
         for (token, text) in chunk.tokens.into_iter().zip(parts) {
@@ -139,7 +142,7 @@ impl Reply {
     /// Returns the texts of a part's tokens.
     async fn parts(&mut self, chunk: &Chunk, texts: &Texts) -> Result<Vec<String>> {
         if self.rules.flavor == Flavor::Vllm {
-            let ids: Vec<u32> = chunk.tokens.iter().map(|token| token.id).collect();
+            let ids: Vec<u32> = chunk.tokens.iter().filter_map(|token| token.id).collect();
             return texts.divide(&mut self.open, &ids, &chunk.text).await;
         }
         // llama-server sends each token by itself. Those before it are of the same character.
@@ -159,16 +162,18 @@ impl Reply {
 
     /// Adds the tokens that llama-server counts and does not send: those of a character that was not
     /// complete. Their ids are unknown.
-    fn add_unsent(&mut self, chunk: &mut Chunk) {
-        if self.rules.flavor != Flavor::LlamaServer {
-            return;
-        }
-        let Some(now) = chunk.counts.output else { return };
+    fn add_unsent(&mut self, chunk: &mut Chunk, texts: &Texts) -> Result<()> {
+        let counted = chunk.counts.output.filter(|_| self.rules.flavor == Flavor::LlamaServer);
+        let Some(now) = counted else { return Ok(()) };
         let sent = chunk.tokens.len() as u64;
-        let unsent = now.saturating_sub(self.counted + sent);
+        let unsent = now.saturating_sub(self.counted.saturating_add(sent));
+        if unsent > MOST_UNSENT {
+            return Err(not_read(texts.root()));
+        }
         let blank = (0..unsent).map(|_| Token::default());
         chunk.tokens.splice(0..0, blank);
         self.counted = now.max(self.counted);
+        Ok(())
     }
 
     /// Makes the piece of a token.
@@ -182,7 +187,7 @@ impl Reply {
         let Some((mut token, mut text)) = token.filter(|_| self.ended.is_none()) else {
             return Ok(());
         };
-        let of_request = self.rules.ends.contains(&token.id);
+        let of_request = token.id.is_some_and(|id| self.rules.ends.contains(&id));
         // llama-server does not know them.
         let is_end = of_request && self.rules.flavor == Flavor::LlamaServer;
         if is_end {
@@ -193,7 +198,7 @@ impl Reply {
         self.ended = if met { Some(FinishReason::StopText) } else { finish };
         self.cut_short = met || is_end;
         if finish == Some(FinishReason::Stop) && text.is_empty() && !of_request {
-            self.rules.end_tokens.lock().insert(token.id);
+            self.rules.end_tokens.lock().extend(token.id);
         }
         self.complete(&mut token, texts).await?;
         pieces.push(self.piece(token, out));
@@ -234,13 +239,21 @@ impl Reply {
     fn piece(&self, token: Token, text: String) -> TextPiece {
         let Token { id, logprob, text: token_text, top: top_logprobs } = token;
         let finish_reason = self.ended.filter(|_| self.rules.several);
-        TextPiece { logprob, token_text, top_logprobs, finish_reason, ..TextPiece::new(id, text) }
+        TextPiece {
+            logprob,
+            token_text,
+            top_logprobs,
+            finish_reason,
+            ..TextPiece::new(id.unwrap_or_default(), text)
+        }
     }
 }
 
 /// Adds the texts of a token and of the most likely ones.
 pub(crate) async fn add_texts(token: &mut Token, texts: &Texts) -> Result<()> {
-    token.text = Some(texts.alone(token.id).await?.as_bytes().into());
+    if let Some(id) = token.id {
+        token.text = Some(texts.alone(id).await?.as_bytes().into());
+    }
     for top in &mut token.top {
         top.text = Some(texts.alone(top.token).await?.as_bytes().into());
     }

@@ -137,7 +137,7 @@ fn add_sampling(server: &Server, input: &TextInput, wanted: &Wanted<'_>, body: &
     match server.flavor {
         Flavor::Vllm => {
             body.set("return_token_ids", true);
-            body.set_some("priority", input.priority.filter(|_| server.priorities));
+            body.set_some("priority", input.priority);
             if input.logprobs {
                 body.set("logprobs", input.top_logprobs.unwrap_or(0));
                 body.set("return_tokens_as_token_ids", true);

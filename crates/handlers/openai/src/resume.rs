@@ -63,6 +63,10 @@ pub(crate) async fn begun(
     let Some(&last) = tokens.last() else {
         return Ok(of(filter, None));
     };
+    if pieces.iter().any(|piece| piece.token == 0 && piece.text.is_empty()) {
+        // The token's id may be one that the server has not told.
+        return Ok(None);
+    }
     if is_end(input, rules, last, pieces) {
         return Ok(of(filter, Some(FinishReason::Stop)));
     }

@@ -28,10 +28,10 @@ pub(crate) struct Server {
     pub(crate) texts: Option<Texts>,
     /// Maximum number of tokens of prompt and reply together, if the server tells it.
     pub(crate) context: Option<usize>,
-    /// True if the server runs requests in the order of their priorities.
-    pub(crate) priorities: bool,
     /// True if all tenants share llama-server's prefix cache.
     pub(crate) share_prefix_cache: bool,
+    /// True if the model takes images.
+    pub(crate) takes_images: bool,
     /// Facts on which the tokens depend, for the fingerprint.
     pub(crate) facts: Vec<String>,
 }

@@ -117,7 +117,7 @@ pub(crate) async fn open(
         }
         let answer = server.http.read(request.path, response).await.map_err(unanswered)?;
         if !is_busy(status) || SystemTime::now() >= deadline {
-            return Err(refusal(&answer, server.http.root()));
+            return Err(refusal(&answer, &server.http, &server.model).await);
         }
         tokio::time::sleep(pauses.next(random())).await;
     }

@@ -49,6 +49,11 @@ impl Texts {
         Ok(texts)
     }
 
+    /// Returns the server's address without a path.
+    pub(crate) fn root(&self) -> &str {
+        self.http.root()
+    }
+
     /// Returns the tokens of a text, with the model's start token if `special` is set.
     pub(crate) async fn tokens(&self, text: &str, special: bool) -> Result<Vec<u32>> {
         let body = match self.flavor {
@@ -95,9 +100,9 @@ impl Texts {
         for &token in first {
             open.0.push(token);
             let own = self.of_open(open).await?;
-            let fits = !own.is_empty() && rest.starts_with(&*own);
+            let fits = !own.is_empty() && !is_cut(&own) && rest.starts_with(&*own);
             let part = if fits { &rest[..own.len()] } else { "" };
-            open.settle(!fits && is_cut(&own));
+            open.settle(is_cut(&own));
             parts.push(part.to_owned());
             rest = &rest[part.len()..];
         }
@@ -128,7 +133,10 @@ impl Texts {
 
     async fn ask(&self, path: &str, body: &Value) -> Result<Value> {
         let answer = self.http.call(path, body).await.map_err(unanswered)?;
-        answer.map_err(|answer| refusal(&answer, self.http.root()))
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(answer) => Err(refusal(&answer, &self.http, &self.model).await),
+        }
     }
 }
 
@@ -155,3 +163,6 @@ pub(crate) fn tokens_of(answer: &Value) -> Result<Vec<u32>> {
     });
     tokens.flatten().ok_or_else(|| Error::retry("the server does not tell the tokens of a text"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,7 +20,7 @@ fn a_part_from_vllm_has_tokens_text_and_log_probabilities() {
     let chunk = read(Flavor::Vllm, data);
     assert_eq!((chunk.text.as_str(), chunk.finish), (" bear", None));
     let token = &chunk.tokens[0];
-    assert_eq!((token.id, token.logprob), (9, Some(-0.5)));
+    assert_eq!((token.id, token.logprob), (Some(9), Some(-0.5)));
     let top: Vec<u32> = token.top.iter().map(|top| top.token).collect();
     assert_eq!(top, [8, 7, 9], "descending; of equals the smaller id first");
 }
@@ -65,7 +65,7 @@ fn a_part_from_llama_server_has_its_tokens_and_their_bytes() {
     assert_eq!((chunk.text.as_str(), chunk.counts.output), ("é", Some(2)));
     let token = &chunk.tokens[0];
     assert_eq!(token.text.as_ref().map(|text| text.as_bytes()), Some(&[169][..]));
-    assert_eq!((token.id, token.logprob, token.top.len()), (4, Some(-0.5), 1));
+    assert_eq!((token.id, token.logprob, token.top.len()), (Some(4), Some(-0.5), 1));
 }
 
 #[test]
@@ -73,6 +73,8 @@ fn what_a_parser_takes_out_of_the_text_is_not_dropped() {
     let delta = |delta: &str| format!(r#"{{"choices":[{{"delta":{delta}}}]}}"#);
     let said = read(Flavor::Generic, &delta(r#"{"content":"a","reasoning":null,"tool_calls":[]}"#));
     assert_eq!(said.text, "a");
+    let refused = read(Flavor::Generic, &delta(r#"{"content":null,"refusal":"I cannot"}"#));
+    assert_eq!(refused.text, "I cannot");
     for (parsed, what) in [
         (r#"{"reasoning_content":"hm"}"#, "the reasoning"),
         (r#"{"reasoning":"hm"}"#, "the reasoning"),

@@ -1,12 +1,12 @@
 use nsbridge_handler::{ChatMessage, MultimodalInput, TextInput};
 use serde_json::{Value, json};
 
-use super::{check_fields, unknown_adapter};
+use super::{check_fields, refuse_images, unknown_adapter};
 use crate::options::Flavor;
 
 const ALL: [Flavor; 4] = [Flavor::Vllm, Flavor::LlamaServer, Flavor::Sglang, Flavor::Generic];
 
-fn input(fields: Value) -> TextInput {
+fn input(fields: &Value) -> TextInput {
     let mut input = json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 8 });
     for (name, value) in fields.as_object().unwrap() {
         input[name] = value.clone();
@@ -45,7 +45,8 @@ fn each_field_is_honored_or_refused_by_its_name() {
         ("echo", json!({ "echo": true }), "+---"),
         ("prompt_logprobs", json!({ "prompt_logprobs": 1 }), "+---"),
         ("n", json!({ "n": 2 }), "++++"),
-        ("priority", json!({ "priority": 1 }), "++++"),
+        ("priority", json!({ "priority": 1 }), "+---"),
+        ("no priority", json!({ "priority": 0 }), "++++"),
         ("tools", json!({ "tools": [{ "type": "function" }] }), "+++-"),
         ("chat_template_kwargs", json!({ "chat_template_kwargs": { "a": 1 } }), "+++-"),
         ("reasoning_effort", json!({ "reasoning_effort": "low" }), "++++"),
@@ -55,12 +56,12 @@ fn each_field_is_honored_or_refused_by_its_name() {
             json!({ "messages": user, "continue_final_message": true }),
             "+++-",
         ),
-        ("prompt", prompt.clone(), "++++"),
+        ("prompt", prompt, "++++"),
         ("image_url", json!({ "messages": [{ "role": "user", "content": [image] }] }), "--++"),
         ("prompt_token_ids", json!({ "messages": [], "prompt_token_ids": [5] }), "+++-"),
         ("max_tokens", json!({ "messages": [], "prompt": "a", "max_tokens": null }), "++--"),
     ] {
-        let input = input(fields);
+        let input = input(&fields);
         for (flavor, mark) in ALL.into_iter().zip(by.chars()) {
             let refused = refused(flavor, &input);
             assert_eq!(refused.is_none(), mark == '+', "{field} {flavor}: {refused:?}");
@@ -89,9 +90,19 @@ fn what_would_have_no_effect_is_refused() {
             "`continue_final_message` needs `add_generation_prompt` to be false",
         ),
     ] {
-        let why = refused(Flavor::Vllm, &input(fields)).unwrap();
+        let why = refused(Flavor::Vllm, &input(&fields)).unwrap();
         assert!(why.contains(says), "{why}");
     }
+}
+
+#[test]
+fn images_are_refused_until_the_worker_is_told_that_the_model_takes_them() {
+    let image = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORw0KGgo=" } });
+    let input = input(&json!({ "messages": [{ "role": "user", "content": [image] }] }));
+    let why = refuse_images(&input, false).unwrap_err().to_string();
+    assert!(why.contains("`image_url`") && why.contains("takes_images"), "{why}");
+    refuse_images(&input, true).unwrap();
+    refuse_images(&TextInput::chat([ChatMessage::new("user", "a")]), false).unwrap();
 }
 
 #[test]

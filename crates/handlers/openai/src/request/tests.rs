@@ -16,8 +16,8 @@ fn server(flavor: Flavor) -> Server {
         adapters: vec!["sql".to_owned()],
         texts: None,
         context: Some(100),
-        priorities: true,
         share_prefix_cache: false,
+        takes_images: false,
         facts: Vec::new(),
     }
 }

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::continuation;
 
-fn input(fields: Value) -> TextInput {
+fn input(fields: &Value) -> TextInput {
     let mut input = json!({ "prompt": "a" });
     for (name, value) in fields.as_object().unwrap() {
         input[name] = value.clone();
@@ -40,7 +40,7 @@ fn plain_text_continues_and_what_has_a_state_starts_over() {
         (json!({ "response_format": schema }), true, false),
         (json!({ "response_format": { "type": "tool_calls", "tool_calls": calls } }), true, false),
     ] {
-        let input = input(fields.clone());
+        let input = input(&fields);
         let expected = continues.then(|| vec![vec![5, 6]]);
         assert_eq!(tokens(&input, tells, &pieces), expected, "{fields} {tells}");
     }
@@ -48,7 +48,7 @@ fn plain_text_continues_and_what_has_a_state_starts_over() {
 
 #[test]
 fn each_of_several_replies_has_its_own_pieces() {
-    let input = input(json!({ "n": 3 }));
+    let input = input(&json!({ "n": 3 }));
     let pieces = [piece(5, 0), piece(6, 1), piece(7, 2), piece(8, 0), piece(9, 2)];
     assert_eq!(tokens(&input, true, &pieces), Some(vec![vec![5, 8], vec![6], vec![7, 9]]));
     assert_eq!(tokens(&input, true, &[piece(5, 3)]), None, "there is no fourth reply");
@@ -57,7 +57,7 @@ fn each_of_several_replies_has_its_own_pieces() {
 #[test]
 fn pieces_of_the_prompt_are_not_of_the_reply() {
     let prompt = TextPiece { prompt: true, ..piece(4, 0) };
-    let input = input(json!({ "echo": true }));
+    let input = input(&json!({ "echo": true }));
     let known = tokens(&input, true, &[prompt.clone(), prompt.clone(), piece(5, 0)]);
     assert_eq!(known, Some(vec![vec![5]]));
     assert_eq!(tokens(&input, true, &[prompt]), Some(vec![vec![]]));

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nsbridge_handler::erased::AnyHandler;
@@ -93,8 +93,14 @@ async fn an_address_without_a_server_is_told_after_the_time_limit() {
     );
     assert!(said.contains("refused"), "{said}");
     options.url = "localhost:8000".to_owned();
-    let said = load(options).unwrap_err().to_string();
+    let said = load(options.clone()).unwrap_err().to_string();
     assert!(said.starts_with("[handler] url is `localhost:8000`: it must be"), "{said}");
+    options.url = "http://user:c@nary@localhost:8000".to_owned();
+    let said = load(options).unwrap_err().to_string();
+    assert!(
+        said.contains("localhost") && !said.contains("user") && !said.contains("nary"),
+        "{said}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,11 +144,66 @@ async fn a_refusal_is_the_clients_fault_or_the_servers() {
     let detail = r#"{"detail":[{"loc":["body","n"],"msg":"must be 1"}]}"#;
     let (_server, handler) = loaded(move |_| Answer::new(422, detail)).await;
     assert!(matches!(ask(&handler), Err(Error::BadInput(why)) if why == "must be 1"));
-    let (_server, handler) = loaded(|_| Answer::new(403, "canary")).await;
-    assert!(matches!(ask(&handler), Err(Error::Fatal(why)) if why.to_string().contains("API key")));
     let (_server, handler) = loaded(|_| Answer::new(500, "canary")).await;
     let error = ask(&handler).unwrap_err();
     assert!(matches!(error, Error::Retry(_)) && !error.to_string().contains("canary"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_or_a_model_is_at_fault_only_if_the_list_of_models_says_so() {
+    for status in [401, 403, 404] {
+        let said = r#"{"error":{"message":"no tools"}}"#;
+        let (_server, handler) = loaded(move |_| Answer::new(status, said)).await;
+        let error = ask(&handler).unwrap_err();
+        assert!(matches!(&error, Error::BadInput(why) if why == "no tools"), "{status}: {error}");
+        for (status, list, says) in [
+            (401, "", "refuses the API key: correct [handler] api_key_file"),
+            (403, "", "refuses the API key: correct [handler] api_key_file"),
+            (404, "", "no longer has the model m"),
+            (200, TWO, "no longer has the model m"),
+        ] {
+            let error = later(status, list).await;
+            assert!(
+                matches!(error, Error::Fatal(_)) && error.to_string().ends_with(says),
+                "{error}"
+            );
+        }
+        assert!(matches!(later(502, "").await, Error::Retry(_)));
+    }
+}
+
+/// Returns the error of a request that is refused while the list of models is this one.
+async fn later(status: u16, list: &'static str) -> Error {
+    let lost = Arc::new(AtomicBool::new(false));
+    let now = lost.clone();
+    let server =
+        Server::start(move |seen| match (seen.line.as_str(), now.load(Ordering::Relaxed)) {
+            ("GET /v1/models", false) => Answer::new(200, CARD),
+            ("GET /v1/models", true) => Answer::new(status, list),
+            _ => Answer::new(403, "canary"),
+        });
+    let server = server.await.unwrap();
+    let handler = load(Options::new(server.url(""))).unwrap();
+    lost.store(true, Ordering::Relaxed);
+    let error = ask(&handler).unwrap_err();
+    assert!(!error.to_string().contains("canary"), "{error}");
+    error
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_whose_server_has_not_started_is_waited_for() {
+    for status in [502, 504] {
+        let looks = AtomicUsize::new(0);
+        let server = Server::start(move |seen| match seen.line.as_str() {
+            "GET /v1/models" if looks.fetch_add(1, Ordering::Relaxed) == 0 => {
+                Answer::new(status, "")
+            }
+            "GET /v1/models" => Answer::new(200, CARD),
+            _ => Answer::new(404, ""),
+        });
+        let server = server.await.unwrap();
+        load(Options::new(server.url(""))).unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

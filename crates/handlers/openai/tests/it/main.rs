@@ -5,5 +5,6 @@ mod commands;
 mod embeddings;
 mod faults;
 mod generic;
+mod llama_server;
 mod replay;
 mod vllm;
