@@ -122,7 +122,8 @@ def _rewritten(value: Any, own: bool, change: Change) -> Any:
     if isinstance(value, str):
         return change(value, own)
     if isinstance(value, list):
-        return [_rewritten(item, own, change) for item in cast("list[Any]", value)]
+        items: list[Any] = value
+        return [_rewritten(item, own, change) for item in items]
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         return {_name(name, own, change): _rewritten(item, own, change) for name, item in fields.items()}

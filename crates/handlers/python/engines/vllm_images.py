@@ -63,7 +63,8 @@ class Images:
             why = " ".join(str(error).split())[:_MOST_WHY]
             raise BadInput(f"the images in `messages` do not fit the model: {why}") from None
         del made["arrival_time"]
-        return made
+        found: Mapping[str, Any] = made
+        return found
 
 
 @dataclass
@@ -109,7 +110,8 @@ def _pixels(part: ImagePart, data: bytes) -> int:
     """Returns the number of pixels of an image, none of which is decoded."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            return image.width * image.height
+            pixels: int = image.width * image.height
+            return pixels
     except Image.DecompressionBombError:
         return MOST_PIXELS + 1
     except Exception:
