@@ -71,7 +71,7 @@ impl Stage {
     }
 
     /// Kills the process of vLLM's engine, which the Python process of a worker has started.
-    pub(crate) fn kill_vllm_engine(&mut self, worker: &str) -> Result<()> {
+    pub(crate) fn kill_vllm_engine(&self, worker: &str) -> Result<()> {
         let pythons = self.python_processes(worker)?;
         let started = processes()?.into_iter().filter(|process| pythons.contains(&process.parent));
         let mut started = started.filter(|process| is_vllm_engine(process.pid));
