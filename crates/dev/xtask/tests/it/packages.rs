@@ -19,7 +19,7 @@ const UNPUBLISHED: [&str; 7] = [
 ];
 
 /// Categories of the registry, as far as this project uses them.
-const CATEGORIES: [&str; 18] = [
+const CATEGORIES: [&str; 19] = [
     "api-bindings",
     "asynchronous",
     "authentication",
@@ -37,6 +37,7 @@ const CATEGORIES: [&str; 18] = [
     "science",
     "text-processing",
     "visualization",
+    "web-programming::http-client",
     "web-programming::http-server",
 ];
 

@@ -1,3 +1,5 @@
+//! Tests of the events of each server.
+
 use nsbridge_handler::{Error, FinishReason};
 
 use super::{Chunk, decode};

@@ -1,3 +1,5 @@
+//! Tests of the fields that each server takes.
+
 use nsbridge_handler::{ChatMessage, MultimodalInput, TextInput};
 use serde_json::{Value, json};
 

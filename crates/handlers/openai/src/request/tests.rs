@@ -1,3 +1,5 @@
+//! Tests of the bodies that a server gets.
+
 use std::sync::Arc;
 
 use nsbridge_handler::MultimodalInput;

@@ -1,3 +1,5 @@
+//! Tests of what a reply is continued by.
+
 use nsbridge_handler::{TextInput, TextPiece};
 use serde_json::{Value, json};
 

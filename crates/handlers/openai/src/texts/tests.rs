@@ -1,3 +1,5 @@
+//! Tests of the texts of tokens, however a server merges them.
+
 use nsbridge_testkit::http::{Answer, Server};
 use proptest::collection::vec;
 use proptest::prelude::{Strategy as _, any};
