@@ -86,7 +86,7 @@ struct Choice {
     token_ids: Option<Vec<u32>>,
     logprobs: Option<Logprobs>,
     finish_reason: Option<String>,
-    /// What has ended the reply, in SGLang: a token, or a stop sequence.
+    /// Cause of the end of the reply, in SGLang: a token, or a stop sequence.
     matched_stop: Option<Value>,
 }
 

@@ -20,7 +20,7 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 /// Number of failures in a row after which the server counts as gone.
 const MOST_FAILURES: u32 = 4;
 
-/// What the watch has found.
+/// Findings of the watch.
 #[derive(Debug)]
 pub(crate) struct Watch {
     server: Arc<Server>,

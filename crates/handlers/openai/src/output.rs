@@ -15,7 +15,7 @@ const MOST_LINES: usize = 500;
 /// Maximum size of a line in bytes; a longer one is cut into several.
 const LONGEST_LINE: usize = 4096;
 
-/// What is known of the output.
+/// Facts about the output.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     ready: AtomicBool,

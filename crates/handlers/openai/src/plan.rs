@@ -41,7 +41,7 @@ pub(crate) struct Start {
     pub(crate) ended: Option<FinishReason>,
 }
 
-/// What a call is about.
+/// Request and server of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) input: TextInput,

@@ -36,7 +36,7 @@ pub(crate) struct Reply {
     counted: u64,
 }
 
-/// What a reply depends on beside its text.
+/// Parameters of a reply beside its text.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) flavor: Flavor,

@@ -18,7 +18,7 @@ pub(crate) struct Request {
     pub(crate) body: Value,
 }
 
-/// What a request says beside the input.
+/// Facts of a request beside the input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     /// Tokens before the reply's next one, if the server takes tokens.

@@ -1,4 +1,4 @@
-//! What is known of the server.
+//! Facts about the server.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// let mut content = Content::from("Which animal is this?");
 /// content.push_image(Image::new("data:image/png;base64,iVBORw0KGgo="));
-/// assert_eq!(content, "Which animal is this?");
+/// assert_eq!(&*content, "Which animal is this?");
 /// assert_eq!(content.images().len(), 1);
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
