@@ -41,7 +41,7 @@ pub(crate) struct Start {
     pub(crate) ended: Option<FinishReason>,
 }
 
-/// Request and server of a call.
+/// Input and parameters of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) input: TextInput,
