@@ -5,6 +5,7 @@
 //! |---|---|
 //! | a configuration from TOML and the environment | `config`, with the feature of that name |
 //! | an error and its causes in one line | [`chain`](fn@chain) |
+//! | the environment and the end of a child process | [`child`] |
 //! | pauses between tries | [`Backoff`] |
 //! | random numbers and bytes | [`random`] |
 //! | whether a file has changed | [`FileStamp`] |
@@ -13,6 +14,7 @@
 
 mod backoff;
 mod chain;
+pub mod child;
 #[cfg(feature = "config")]
 pub mod config;
 mod file_stamp;

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
+use nsbridge_base::child::Exit;
 use nsbridge_base::private_file::{PrivateFile, open_own};
 use nsbridge_handler::{Error, Result, quote};
 
 use crate::http::{Http, HttpError};
 use crate::options::Options;
-use crate::process::{Exit, Process};
+use crate::process::Process;
 
 /// File with the API key of a server.
 const API_KEY: PrivateFile = PrivateFile { what: "API key file", most: 64 << 10, of_root: false };

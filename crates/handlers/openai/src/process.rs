@@ -1,28 +1,19 @@
 //! Server that the worker has started: its process group and its end.
 
-use std::env;
-use std::ffi::OsStr;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, PipeWriter};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
+use nsbridge_base::child::{Exit, remove_worker_variables};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::sync::watch;
 
 use crate::output::Output;
-
-/// Prefix of the environment variables that configure the worker. They may hold keys and passwords.
-const OF_THE_WORKER: &[u8] = b"NSBRIDGE_";
-
-/// Variables of the worker's service manager: a server that speaks to it would speak for the worker.
-const OF_THE_SERVICE_MANAGER: [&[u8]; 3] = [b"NOTIFY_SOCKET", b"WATCHDOG_USEC", b"WATCHDOG_PID"];
 
 /// Program of the guard: it waits for the worker's end, however that comes, and kills its own group.
 const GUARD: [&str; 2] = ["-c", "read -r _; kill -KILL 0"];
@@ -37,32 +28,6 @@ pub(crate) struct Process {
 
 /// Id of the process group, while it is certain that no other group has it.
 type Group = Arc<Mutex<Option<Pid>>>;
-
-/// End of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
-    Code(i32),
-    Signal(i32),
-    Unknown,
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "exit code {code}"),
-            Self::Signal(9) => f.write_str("signal 9, as when memory runs out"),
-            Self::Signal(signal) => write!(f, "signal {signal}"),
-            Self::Unknown => f.write_str("no exit status"),
-        }
-    }
-}
-
-impl From<ExitStatus> for Exit {
-    fn from(status: ExitStatus) -> Self {
-        let code = status.code().map(Self::Code);
-        code.or_else(|| status.signal().map(Self::Signal)).unwrap_or(Self::Unknown)
-    }
-}
 
 impl Process {
     /// Starts the server. All of its output goes to `file`.
@@ -123,9 +88,7 @@ fn spawn(command: &[String], writer: PipeWriter) -> io::Result<Child> {
     let mut command = Command::new(program);
     command.args(arguments).process_group(0).stdin(Stdio::null());
     command.stdout(writer.try_clone()?).stderr(writer);
-    for name in worker_variables() {
-        command.env_remove(name);
-    }
+    remove_worker_variables(&mut command);
     command.spawn()
 }
 
@@ -135,15 +98,6 @@ fn guard(group: Pid) -> io::Result<Child> {
     guard.args(GUARD).env_clear().process_group(group.as_raw_nonzero().get());
     guard.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     guard.spawn()
-}
-
-/// Returns the names of the environment variables that the server must not see.
-fn worker_variables() -> impl Iterator<Item = impl AsRef<OsStr>> {
-    let names = env::vars_os().map(|(name, _)| name);
-    names.filter(|name| {
-        let name = name.as_bytes();
-        name.starts_with(OF_THE_WORKER) || OF_THE_SERVICE_MANAGER.contains(&name)
-    })
 }
 
 /// Waits for the end of the server, kills what is left of its group, and reaps it.

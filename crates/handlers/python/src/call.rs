@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nsbridge_base::child::Exit;
 use nsbridge_handler::{AsyncJob, Error as HandlerError, Finish, JobInfo, Result, Stop};
 use nsbridge_protocol::MAX_PIECE_BYTES;
 use serde::Serialize;
@@ -18,7 +19,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::messages::{FromPython, Head, Kind, Raised, ToSlot};
 use crate::pool::Slot;
-use crate::process::{Exit, Process};
+use crate::process::Process;
 use crate::wire::Wire;
 
 /// Time limit for the end of a process that has closed a socket.

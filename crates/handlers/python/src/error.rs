@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::process::Exit;
+use nsbridge_base::child::Exit;
 
 /// Reason why a Python process or a call in it failed.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use nsbridge_base::child::Exit;
 use nsbridge_handler::Measure;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
@@ -16,7 +17,7 @@ use crate::error::Error;
 use crate::messages::{FromPython, Ready, Status};
 use crate::plan::Plan;
 use crate::pool::Pool;
-use crate::process::{Exit, Process};
+use crate::process::Process;
 use crate::start::{Started, start};
 use crate::wire::Wire;
 

@@ -1,16 +1,14 @@
 //! One Python process: its start, its process group and its end.
 
-use std::ffi::OsStr;
 use std::io::{self, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream as StdStream;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Child, Command, ExitStatus};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::{env, fmt};
 
+use nsbridge_base::child::{Exit, remove_worker_variables};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
@@ -18,12 +16,6 @@ use tokio::sync::{oneshot, watch};
 
 use crate::messages::StopCall;
 use crate::wire::frame;
-
-/// Prefix of the environment variables that configure the worker. They may hold keys and passwords.
-const OF_THE_WORKER: &[u8] = b"NSBRIDGE_";
-
-/// Variables of the worker's service manager: a model that speaks to it would speak for the worker.
-const OF_THE_SERVICE_MANAGER: [&[u8]; 3] = [b"NOTIFY_SOCKET", b"WATCHDOG_USEC", b"WATCHDOG_PID"];
 
 /// Python process in a process group of its own. Dropping it kills the group.
 #[derive(Debug)]
@@ -40,39 +32,11 @@ pub(crate) struct Process {
 /// Id of the process group, while it is certain that no other group has it.
 type Group = Arc<Mutex<Option<Pid>>>;
 
-/// End of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
-    Code(i32),
-    Signal(i32),
-    Unknown,
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "exit code {code}"),
-            Self::Signal(9) => f.write_str("signal 9, as when memory runs out"),
-            Self::Signal(signal) => write!(f, "signal {signal}"),
-            Self::Unknown => f.write_str("no exit status"),
-        }
-    }
-}
-
-impl From<ExitStatus> for Exit {
-    fn from(status: ExitStatus) -> Self {
-        let code = status.code().map(Self::Code);
-        code.or_else(|| status.signal().map(Self::Signal)).unwrap_or(Self::Unknown)
-    }
-}
-
 impl Process {
     /// Starts a process whose standard input is the other end of `control`.
     pub(crate) async fn spawn(mut command: Command, control: StdStream) -> io::Result<Self> {
         command.process_group(0);
-        for name in worker_variables() {
-            command.env_remove(name);
-        }
+        remove_worker_variables(&mut command);
         let group = Group::default();
         let (started, start) = oneshot::channel();
         let (tell, exited) = watch::channel(None);
@@ -138,15 +102,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// Returns the names of the environment variables that the process must not see.
-fn worker_variables() -> impl Iterator<Item = impl AsRef<OsStr>> {
-    let names = env::vars_os().map(|(name, _)| name);
-    names.filter(|name| {
-        let name = name.as_bytes();
-        name.starts_with(OF_THE_WORKER) || OF_THE_SERVICE_MANAGER.contains(&name)
-    })
 }
 
 /// Starts the process, waits for its end, kills what is left of its group, and reaps it.
