@@ -18,7 +18,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from functools import cache
+from importlib import import_module
+from typing import Any, Optional, cast
 
 from nsbridge_handler import BadInput
 
@@ -67,6 +69,20 @@ def guarded(document: Mapping[str, Any]) -> str:
     added = [{**token, "normalized": False} for token in document.get("added_tokens") or ()]
     normalizer = {"type": "Sequence", "normalizers": normalizers}
     return json.dumps({**document, "normalizer": normalizer, "added_tokens": added})
+
+
+def encoder(document: Mapping[str, Any]) -> Callable[[str], list[int]]:
+    """Returns a function that tokenizes texts with marks. Its tokenizer is made when the first one comes."""
+
+    @cache
+    def tokenizer() -> Any:
+        kind: Optional[Any] = import_module("tokenizers").Tokenizer
+        return cast(Any, kind).from_str(guarded(document))
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer().encode(text, add_special_tokens=False).ids)
+
+    return encode
 
 
 class _Texts:

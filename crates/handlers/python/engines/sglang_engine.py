@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, ClassVar, Optional, cast
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from nsbridge_handler import AsyncJob, BadInput, Fatal, Models, Options
 
-from engine_guard import Guard, guarded
+from engine_guard import Guard, encoder
 from engine_images import image_parts
 from engine_prompt import Prompter
 from engine_request import Facts
@@ -72,7 +71,7 @@ class Engine(Sglang):
         )
         document = json.loads(backend.to_str())
         self.words = Words.from_document(document)
-        self._prompter = Prompter(tokenizer, Guard(document), _guarded_encoder(document), context)
+        self._prompter = Prompter(tokenizer, Guard(document), encoder(document), context)
 
     async def handle(self, input: dict[str, Any], job: AsyncJob) -> None:
         """Answers a TextInput with TextPieces."""
@@ -130,17 +129,3 @@ class _TextAlone:
 
 
 Embedder = Judge = _TextAlone
-
-
-def _guarded_encoder(document: Mapping[str, Any]) -> Callable[[str], list[int]]:
-    """Returns a function that tokenizes texts with marks. Its tokenizer is made when the first one comes."""
-
-    @cache
-    def tokenizer() -> Any:
-        kind: Optional[Any] = import_module("tokenizers").Tokenizer
-        return cast(Any, kind).from_str(guarded(document))
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer().encode(text, add_special_tokens=False).ids)
-
-    return encode

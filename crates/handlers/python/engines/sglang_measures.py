@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from engine_measures import values
 from sglang_api import Load, Meta
-
-_COUNTERS = (
-    "engine_prefix_cache_queries",
-    "engine_prefix_cache_hits",
-    "engine_draft_tokens",
-    "engine_accepted_tokens",
-    "engine_prompt_tokens",
-    "engine_generation_tokens",
-)
-
 
 class Measures:
     """Sums over all replies."""
@@ -38,8 +29,6 @@ class Measures:
 
     def read(self, loads: Sequence[Load]) -> dict[str, float]:
         """Returns the values by the names of the worker's metrics."""
-        values: dict[str, float] = {name: self._counts[name] for name in _COUNTERS}
-        values["engine_requests_running"] = sum(load.num_running_reqs for load in loads)
-        values["engine_requests_waiting"] = sum(load.num_waiting_reqs for load in loads)
-        values["engine_kv_cache_usage_ratio"] = max((load.token_usage for load in loads), default=0.0)
-        return values
+        running = sum(load.num_running_reqs for load in loads)
+        waiting = sum(load.num_waiting_reqs for load in loads)
+        return values(self._counts, running, waiting, max((load.token_usage for load in loads), default=0.0))

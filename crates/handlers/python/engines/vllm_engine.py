@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Optional, cast
 
 # First, because it says what is missing where vLLM is.
 from vllm_start import Vllm, consequences  # isort: skip
 from nsbridge_handler import AsyncJob, BadInput, Fatal, Models, Options, Retry
-from tokenizers import Tokenizer
 from vllm.inputs.engine import tokens_input
 from vllm.outputs import RequestOutput
 
-from engine_guard import Guard, guarded
+from engine_guard import Guard, encoder
 from engine_images import image_parts
 from engine_prompt import Prompter
 from engine_reply import Score, nothing_left
@@ -87,7 +85,7 @@ class Engine(Vllm):
         self._images = Images(self.llm.renderer, model) if model.is_multimodal_model else None
         document = json.loads(backend.to_str())
         self.words = Words.from_document(document)
-        self._prompter = Prompter(tokenizer, Guard(document), _guarded_encoder(document), model.max_model_len)
+        self._prompter = Prompter(tokenizer, Guard(document), encoder(document), model.max_model_len)
 
     async def handle(self, input: dict[str, Any], job: AsyncJob) -> None:
         """Answers a TextInput with TextPieces."""
@@ -126,19 +124,6 @@ class Engine(Vllm):
                     yield _delta(output, call)
             finally:
                 await outputs.aclose()
-
-
-def _guarded_encoder(document: Mapping[str, Any]) -> Callable[[str], list[int]]:
-    """Returns a function that tokenizes texts with marks. Its tokenizer is made when the first one comes."""
-
-    @cache
-    def tokenizer() -> Tokenizer:
-        return Tokenizer.from_str(guarded(document))
-
-    def encode(text: str) -> list[int]:
-        return list(tokenizer().encode(text, add_special_tokens=False).ids)
-
-    return encode
 
 
 def _delta(output: RequestOutput, call: Call) -> Delta:

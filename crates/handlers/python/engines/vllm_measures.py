@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING, Optional
 
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from engine_measures import values
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
-
-_COUNTERS = (
-    "engine_prefix_cache_queries",
-    "engine_prefix_cache_hits",
-    "engine_draft_tokens",
-    "engine_accepted_tokens",
-    "engine_prompt_tokens",
-    "engine_generation_tokens",
-)
-
 
 class Measures:
     """Sums over the engines of a worker: one, or one for each rank of data parallelism."""
@@ -53,11 +45,8 @@ class Measures:
         """
         latest = list(self._latest.values()) if unfinished else []
         running = min(sum(stats.num_running_reqs for stats in latest), unfinished)
-        values: dict[str, float] = {name: self._counts[name] for name in _COUNTERS}
-        values["engine_requests_running"] = running
-        values["engine_requests_waiting"] = unfinished - running
-        values["engine_kv_cache_usage_ratio"] = max((stats.kv_cache_usage for stats in latest), default=0.0)
-        return values
+        usage = max((stats.kv_cache_usage for stats in latest), default=0.0)
+        return values(self._counts, running, unfinished - running, usage)
 
 
 class _Logger(StatLoggerBase):

@@ -26,12 +26,13 @@ use crate::plan::{EnginePlan, Plan};
 const KILL_AFTER: Duration = Duration::from_secs(20);
 
 /// Modules of the adapters, which the processes import.
-const MODULES: [(&str, &str); 30] = [
+const MODULES: [(&str, &str); 31] = [
     ("engine_chat.py", include_str!("../engines/engine_chat.py")),
     ("engine_detokenize.py", include_str!("../engines/engine_detokenize.py")),
     ("engine_format.py", include_str!("../engines/engine_format.py")),
     ("engine_guard.py", include_str!("../engines/engine_guard.py")),
     ("engine_images.py", include_str!("../engines/engine_images.py")),
+    ("engine_measures.py", include_str!("../engines/engine_measures.py")),
     ("engine_pooling.py", include_str!("../engines/engine_pooling.py")),
     ("engine_prompt.py", include_str!("../engines/engine_prompt.py")),
     ("engine_reply.py", include_str!("../engines/engine_reply.py")),
