@@ -155,7 +155,7 @@ impl Model {
     /// Returns an error that names the first message with an image.
     pub(crate) fn settle(&self, input: &mut TextInput) -> Result<()> {
         input.adapter.clone_from(&self.adapter);
-        let has_images = |message: &ChatMessage| message.content.images().len() > 0;
+        let has_images = |message: &ChatMessage| message.content.has_images();
         let seen = input.messages.iter().position(has_images).filter(|_| !self.images);
         let Some(index) = seen else { return Ok(()) };
         let field = format!("messages[{index}].content");

@@ -210,7 +210,7 @@ impl<'de> Deserialize<'de> for TextInput {
         if input.adapter.is_some() {
             return Err(D::Error::custom("`adapter` is not supported: the model has no adapters"));
         }
-        match input.messages.iter().position(|message| message.content.images().len() > 0) {
+        match input.messages.iter().position(|message| message.content.has_images()) {
             Some(index) => Err(D::Error::custom(format_args!(
                 "`messages[{index}].content` has a part of type `image_url`, and the model takes no images"
             ))),

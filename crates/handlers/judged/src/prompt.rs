@@ -19,7 +19,7 @@ pub(crate) fn texts(input: &TextInput) -> Result<Vec<Cow<'_, str>>> {
     }
     let mut texts: Vec<Cow<'_, str>> = input.prompt.iter().map(Cow::from).collect();
     for (index, message) in input.messages.iter().enumerate() {
-        if message.content.images().len() > 0 {
+        if message.content.has_images() {
             return Err(Error::bad_input(format!(
                 "`messages[{index}].content` has an image, which cannot be judged, and this worker judges \
                  prompts: leave it out"

@@ -164,7 +164,7 @@ fn beyond_vllm(input: &TextInput) -> Option<&'static str> {
 }
 
 fn has_images(input: &TextInput) -> bool {
-    input.messages.iter().any(|message| message.content.images().len() > 0)
+    input.messages.iter().any(|message| message.content.has_images())
 }
 
 fn has_priority(input: &TextInput) -> bool {

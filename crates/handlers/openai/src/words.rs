@@ -1,6 +1,6 @@
 //! Words of a text that comes in parts.
 //!
-//! Where a server does not tell the tokens, the pieces of a reply are words: they depend on the text
+//! The pieces of a reply are words if the server does not tell the tokens: they depend on the text
 //! alone, and not on the parts in which the server happens to send it.
 
 /// Maximum number of characters of a word; a longer one is cut.

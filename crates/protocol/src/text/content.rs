@@ -44,6 +44,11 @@ impl Content {
         self.images.iter().map(|placed| &placed.image)
     }
 
+    /// Returns true if there is an image.
+    pub fn has_images(&self) -> bool {
+        !self.images.is_empty()
+    }
+
     /// Returns the images in their order, to change them.
     pub fn images_mut(&mut self) -> impl ExactSizeIterator<Item = &mut Image> {
         self.images.iter_mut().map(|placed| &mut placed.image)

@@ -156,7 +156,7 @@ impl MessagesRequest {
         let mut chat: Vec<ChatMessage> = system(fields.value("system")?)?.into_iter().collect();
         messages(fields.need("messages")?, settings.images, &mut chat)?;
         let mut input = TextInput { messages: chat, max_tokens: most, ..TextInput::default() };
-        input.adapter.clone_from(&settings.adapter);
+        settings.settle(&mut input)?;
         let seed = sampling(&mut fields, &mut input)?;
         let stops: Vec<String> = fields.take("stop_sequences")?.unwrap_or_default();
         input.stop.extend(stops.into_iter().filter(|stop| !stop.is_empty()));

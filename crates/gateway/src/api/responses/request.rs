@@ -130,7 +130,7 @@ impl ResponsesRequest {
             return Err(ApiError::field("input", "`input` is missing"));
         }
         let mut input = TextInput { messages, ..TextInput::default() };
-        input.adapter.clone_from(&settings.adapter);
+        settings.settle(&mut input)?;
         let seed = sampling(&mut fields, &mut input)?;
         input.max_tokens = fields.take("max_output_tokens")?;
         input.top_logprobs = fields.take::<u32>("top_logprobs")?.filter(|top| *top > 0);
@@ -210,8 +210,7 @@ impl ResponsesRequest {
     ///
     /// Returns an error if the messages have images and the model takes none.
     pub(crate) fn follow(&mut self, history: Vec<ChatMessage>) -> Result<()> {
-        if !self.settings.images && history.iter().any(|message| message.content.images().len() > 0)
-        {
+        if !self.settings.images && history.iter().any(|message| message.content.has_images()) {
             let message = "the previous response follows images, and the model takes no images";
             return Err(ApiError::field("previous_response_id", message));
         }
