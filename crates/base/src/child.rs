@@ -24,6 +24,7 @@ pub fn remove_worker_variables(command: &mut Command) {
 
 /// End of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Exit {
     /// Code that the process returned.
     Code(i32),

@@ -18,16 +18,15 @@ const NOT_IN_RUST: [([&str; 2], &str); 6] = [
 ];
 
 /// Paths that may read the environment.
-const EDGES: [&str; 8] = [
+const EDGES: [&str; 7] = [
     "crates/cli/",
     "crates/bridge/src/serve.rs",
     "crates/base/src/config/environment.rs",
     "crates/dev/",
     // Cargo speaks to a build script by variables, and CUDA is found by one.
     "crates/gpu/build.rs",
-    // They decide which variables a child process must not inherit.
-    "crates/handlers/openai/src/process.rs",
-    "crates/handlers/python/src/process.rs",
+    // It decides which variables a child process must not inherit.
+    "crates/base/src/child.rs",
     // Its Python is named by `cargo xtask test`.
     "examples/classifier/tests/",
 ];
