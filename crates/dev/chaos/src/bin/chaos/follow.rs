@@ -1,5 +1,6 @@
 //! Reader that follows the journal of a running round, so that a scenario can react to events.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -59,6 +60,38 @@ impl Follow {
             self.lines.push(serde_json::from_slice(line).context("a line of the journal")?);
         }
         Ok(())
+    }
+}
+
+/// Requests that wait in a worker to run alone.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingAlone {
+    /// Process and identifier of each request.
+    waiting: BTreeSet<(u32, String)>,
+}
+
+impl WaitingAlone {
+    /// Takes the next event of the journal. Returns true if it is the end of a process in which
+    /// requests waited.
+    pub(crate) fn follow(&mut self, what: &What) -> bool {
+        match what {
+            What::Alone { pid, request } => {
+                self.waiting.insert((*pid, request.clone()));
+            }
+            What::Start { run, .. } => {
+                self.waiting.remove(&(run.pid, run.request.clone()));
+            }
+            What::Gone { pid, .. } => {
+                return self.waiting.extract_if(.., |(of, _)| of == pid).count() > 0;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// Returns true if a request waits in this process.
+    pub(crate) fn any_in(&self, pid: u32) -> bool {
+        self.waiting.iter().any(|(of, _)| *of == pid)
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nsbridge_protocol::Priority;
 
 use crate::clock::{SECOND, seconds};
+use crate::follow::WaitingAlone;
 use crate::journal::{Line, What};
 use crate::plan::{Expect, Plan};
 use crate::stage::{TERMINATE, base};
@@ -106,20 +107,9 @@ fn check_reach(plan: &Plan, lines: &[Line], runs: &Runs, report: &mut Report) {
 
 /// Counts the processes that ended while a request in them waited to run alone.
 fn died_waiting(lines: &[Line]) -> usize {
-    let (mut waiting, mut died) = (BTreeSet::<(u32, &str)>::new(), 0);
+    let (mut waiting, mut died) = (WaitingAlone::default(), 0);
     for line in lines {
-        match &line.what {
-            What::Alone { pid, request } => {
-                waiting.insert((*pid, request));
-            }
-            What::Start { run, .. } => {
-                waiting.remove(&(run.pid, &run.request));
-            }
-            What::Gone { pid, .. } => {
-                died += usize::from(waiting.extract_if(.., |(of, _)| of == pid).count() > 0);
-            }
-            _ => {}
-        }
+        died += usize::from(waiting.follow(&line.what));
     }
     died
 }

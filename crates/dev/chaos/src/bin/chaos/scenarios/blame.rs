@@ -1,5 +1,7 @@
 //! Repeated deaths and drains of workers for which no request may be blamed.
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 use crate::follow::gone;
@@ -11,6 +13,12 @@ use crate::stage::{Stage, base};
 /// as poison.
 const KILLS: usize = 40;
 
+/// Number of kills from one that hits a worker with a waiting request to the next.
+const KILLS_PER_AIMED: usize = 4;
+
+/// Time in which a request must begin to wait for an aimed kill. Without one a kill is not aimed.
+const WAITING_WITHIN: Duration = Duration::from_millis(800);
+
 /// Number of drains, above the poison limit for the same reason.
 const DRAINS: usize = 18;
 
@@ -21,8 +29,10 @@ const A_DRAIN: usize = 52;
 /// drained worker fit into the others.
 const REPLIES: usize = 16;
 
-/// Kills workers while requests wait to run alone. Most kills hit a worker with waiting requests,
-/// and no request causes a kill.
+/// Kills workers while requests wait to run alone. No request causes a kill.
+///
+/// Some kills are aimed at a worker with waiting requests. How many of the others hit such a worker
+/// depends on the speed of the machine.
 pub(super) fn fast_kills(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 5;
     stage.plan.rules.died_waiting = 3;
@@ -35,12 +45,19 @@ pub(super) fn fast_kills(stage: &mut Stage) -> Result<()> {
     stage.start_client()?;
     let has_begun = |line: &Line| matches!(line.what, What::Start { .. });
     stage.until("a run to begin", |lines| lines.iter().any(has_begun))?;
-    for _ in 0..KILLS {
+    for kill in 0..KILLS {
         stage.pause(200, 900);
         if asks.iter().all(|ask| stage.is_over(*ask)) {
             break;
         }
-        let worker = stage.one_that_takes()?;
+        let mut waiting = None;
+        if kill % KILLS_PER_AIMED == 0 {
+            waiting = stage.one_with_waiting(WAITING_WITHIN)?;
+        }
+        let worker = match waiting {
+            Some(worker) => worker,
+            None => stage.one_that_takes()?,
+        };
         stage.kill(&worker)?;
     }
     Ok(())

@@ -1,10 +1,11 @@
 //! Selection of a fault's target.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::follow::{is_over, last_run, pieces, running, takes};
+use crate::follow::{WaitingAlone, is_over, last_run, pieces, running, takes};
 
 use super::{Stage, base};
 
@@ -54,6 +55,23 @@ impl Stage {
                 .filter(|(_, worker)| worker.pid().is_some_and(|pid| takes(lines, pid)));
             let names: Vec<&String> = taking.map(|(name, _)| name).collect();
             Some((*names.get(draw % names.len().max(1))?).clone())
+        })
+    }
+
+    /// Returns a worker in which a request waits to run alone, or `None` if there is none for this
+    /// long.
+    pub(crate) fn one_with_waiting(&mut self, timeout: Duration) -> Result<Option<String>> {
+        let (workers, began) = (&self.workers, Instant::now());
+        self.follow.wait("a request that waits to run alone", self.step_timeout, |lines| {
+            let mut waiting = WaitingAlone::default();
+            for line in lines {
+                waiting.follow(&line.what);
+            }
+            let found = workers
+                .iter()
+                .find(|(_, worker)| worker.pid().is_some_and(|pid| waiting.any_in(pid)))
+                .map(|(name, _)| name.clone());
+            (found.is_some() || began.elapsed() >= timeout).then_some(found)
         })
     }
 }
