@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, cast, get_args
 from nsbridge_handler import Fatal, Models, Options
 from vllm.config.lora import MaxLoRARanks
 from vllm.lora.request import LoRARequest
+from vllm.platforms import current_platform
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -27,7 +28,12 @@ def adapter_options(models: Models, adapters: Sequence[str], options: Options) -
     if options.get("enable_lora") is False:
         raise Fatal("`enable_lora` in [handler.options] cannot be false beside `adapters`")
     ranks = [_rank(name, models.get(name)) for name in adapters]
-    active = options.get("max_loras", min(len(adapters), MOST_ACTIVE))
+    active = options.get("max_loras", _active(len(adapters)))
+    if _last_is_applied() and isinstance(active, int) and active <= len(adapters):
+        raise Fatal(
+            f"`max_loras` in [handler.options] must be at least {len(adapters) + 1} on a CPU, one more than"
+            " `adapters`: vLLM would apply the last of them to requests that name none"
+        )
     own = {
         "max_loras": active,
         # All of them stay in memory.
@@ -49,6 +55,19 @@ async def load_adapters(llm: AsyncLLM, models: Models, adapters: Sequence[str]) 
             raise Fatal(f"vLLM cannot load the adapter `{name}`: {why}") from None
         loaded[name] = request
     return loaded
+
+
+def _active(adapters: int) -> int:
+    return adapters + 1 if _last_is_applied() else min(adapters, MOST_ACTIVE)
+
+
+def _last_is_applied() -> bool:
+    """Returns true where vLLM applies its last place of an adapter to requests without one.
+
+    In vLLM 0.32 for CPUs such a request has the index -1 in a batch with adapters. The last place does no harm
+    while it is empty.
+    """
+    return current_platform.is_cpu()
 
 
 def _rank(name: str, folder: Optional[Path]) -> int:

@@ -25,13 +25,23 @@ const DRAFT: &str = "examples/models/tale-1m";
 /// Time for a process to start. vLLM takes minutes on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(400);
 
-/// Options of vLLM in a worker. The suite's program reads them from the worker's configuration.
-const ENGINE_OPTIONS: &str = "[handler.options]\ndtype = \"float32\"\nmax_model_len = 2048\n\
-                              max_num_seqs = 64\nenforce_eager = true\n";
+/// Options of vLLM. The suite's program starts vLLM's server with them, too.
+const ENGINE_OPTIONS: [(&str, &str); 4] = [
+    ("dtype", "\"float32\""),
+    ("max_model_len", "2048"),
+    ("max_num_seqs", "64"),
+    ("enforce_eager", "true"),
+];
 
 /// Environment of each vLLM of a suite: one thread, 1 GiB for prompts and replies, nothing fetched.
-const ENGINE_ENVIRONMENT: [(&str, &str); 3] =
-    [("OMP_NUM_THREADS", "1"), ("VLLM_CPU_KVCACHE_SPACE", "1"), ("HF_HUB_OFFLINE", "1")];
+///
+/// Without `nobind` each vLLM pins its thread to the first core, so two of them share that core.
+const ENGINE_ENVIRONMENT: [(&str, &str); 4] = [
+    ("OMP_NUM_THREADS", "1"),
+    ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+    ("VLLM_CPU_KVCACHE_SPACE", "1"),
+    ("HF_HUB_OFFLINE", "1"),
+];
 
 /// Shell that runs a command and ends it when its standard input closes, because the starter ended
 /// it or is gone.
@@ -110,10 +120,29 @@ impl Watched {
     fn engine(&self, python: &Path) -> String {
         format!(
             "{}[handler]\nengine = \"vllm\"\npython = \"{}\"\noutput = \"vllm.log\"\n\
-             {ENGINE_OPTIONS}",
+             [handler.options]\n{}",
             self.health(),
-            python.display()
+            python.display(),
+            options()
         )
+    }
+
+    /// Returns the lines of a worker that starts vLLM's own server.
+    fn server(&self, python: &Path, model: &str) -> Result<String> {
+        let url = format!("http://127.0.0.1:{}", free_port()?);
+        let port = url.rsplit(':').next().unwrap_or_default();
+        let options = ENGINE_OPTIONS.map(|(name, value)| {
+            let flag = format!("\"--{}\"", name.replace('_', "-"));
+            if value == "true" { flag } else { format!("{flag}, \"{}\"", value.trim_matches('"')) }
+        });
+        Ok(format!(
+            "{}[handler]\nengine = \"openai\"\nurl = \"{url}\"\noutput = \"vllm.log\"\n\
+             command = [\"{}\", \"-m\", \"vllm.entrypoints.openai.api_server\", \"--model\", \"{{target}}\", \
+             \"--served-model-name\", \"{model}\", \"--host\", \"127.0.0.1\", \"--port\", \"{port}\", {}]\n",
+            self.health(),
+            python.display(),
+            options.join(", ")
+        ))
     }
 
     fn health(&self) -> String {
@@ -155,6 +184,7 @@ impl Place {
         place.key = place.nsbridge(&add)?.trim().to_owned();
         let Model { name, files, engine, .. } = &place.model;
         let more = match engine {
+            Some(python) if suite.fronts => place.watched.server(python, name)?,
             Some(python) => place.watched.engine(python),
             None if suite.watches => place.watched.worker(),
             None => String::new(),
@@ -181,6 +211,7 @@ impl Place {
             .env("OUTSIDE_KEY", &self.key)
             .env("OUTSIDE_MODEL", self.model.name)
             .env("OUTSIDE_MODEL_FOLDER", &self.model.files)
+            .env("OUTSIDE_ENGINE_OPTIONS", options())
             .env("OUTSIDE_BINARY", &self.binary)
             .env("OUTSIDE_PLACE", &self.folder)
             .env("OUTSIDE_BROKER", &self.broker)
@@ -253,6 +284,11 @@ impl Drop for Place {
             let _ = keeper.wait();
         }
     }
+}
+
+/// Returns the options of vLLM as TOML.
+fn options() -> String {
+    ENGINE_OPTIONS.map(|(name, value)| format!("{name} = {value}\n")).concat()
 }
 
 /// Returns a port that was free a moment ago.

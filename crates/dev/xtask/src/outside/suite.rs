@@ -31,6 +31,8 @@ pub(crate) struct Suite {
     pub(crate) watches: bool,
     /// The suite needs a model that chats: SmolLM2 instead of the bundled model.
     pub(crate) chats: bool,
+    /// The worker of a suite with vLLM starts vLLM's own server, and is in front of it.
+    pub(crate) fronts: bool,
     /// Names under which the suite asks for the generating model.
     pub(crate) models: &'static [&'static str],
     /// Names under which the suite asks for the embedding model.
@@ -60,6 +62,7 @@ impl Suite {
             any_key: false,
             watches: false,
             chats: false,
+            fronts: false,
             models: &[],
             embedders: &[],
         }
@@ -67,7 +70,7 @@ impl Suite {
 }
 
 /// All suites, in the order in which they run.
-pub(crate) const SUITES: [Suite; 16] = [
+pub(crate) const SUITES: [Suite; 17] = [
     Suite { embedders: &["text-embedding-3-small"], ..Suite::new("openai-npm", Tool::Npm) },
     Suite { models: &["storyteller"], ..Suite::new("langchain", Tool::Pip) },
     Suite {
@@ -92,6 +95,7 @@ pub(crate) const SUITES: [Suite; 16] = [
     Suite { watches: true, ..Suite::new("prometheus", Tool::Pip) },
     Suite { watches: true, ..Suite::new("phoenix", Tool::Pip) },
     Suite::new("vllm", Tool::Vllm),
+    Suite { shared: Some("vllm"), fronts: true, ..Suite::new("vllm-server", Tool::Vllm) },
     Suite { shared: Some("vllm"), program: "cost.py", ..Suite::new("vllm-cost", Tool::Vllm) },
 ];
 

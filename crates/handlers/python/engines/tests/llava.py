@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
     CLIPImageProcessor,
@@ -68,6 +69,7 @@ def write_llava(folder: Path, tokenizer_folder: Path, template: str = TEMPLATE) 
     config = LlavaConfig(vision_config=vision, text_config=text, image_token_index=token)
     model: Any = LlavaForConditionalGeneration(config)
     model.save_pretrained(folder)
+    _with_published_names(folder / "model.safetensors")
     size = {"height": SIDE, "width": SIDE}
     images = CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=size)
     processor: Any = LlavaProcessor(
@@ -80,6 +82,14 @@ def write_llava(folder: Path, tokenizer_folder: Path, template: str = TEMPLATE) 
     )
     processor.save_pretrained(folder)
     return folder
+
+
+def _with_published_names(file: Path) -> None:
+    """Names the tensors of the vision tower as published models do, and as vLLM reads them."""
+    tensors: dict[str, Any] = cast(Any, load_file)(file)
+    named = {name.replace("vision_tower.", "vision_tower.vision_model."): each for name, each in tensors.items()}
+    if not any("vision_tower.vision_model." in name for name in tensors):
+        cast(Any, save_file)(named, file, metadata={"format": "pt"})
 
 
 def vast(side: int) -> str:

@@ -24,7 +24,13 @@ from job import Collector
 from vllm_adapters import adapter_options, load_adapters
 from vllm_engine import Engine
 
-OPTIONS: dict[str, Any] = {"max_model_len": 2048, "max_num_seqs": 16, "enforce_eager": True}
+# In single precision a reply does not depend on its batch.
+OPTIONS: dict[str, Any] = {
+    "max_model_len": 2048,
+    "max_num_seqs": 16,
+    "enforce_eager": True,
+    "dtype": "float32",
+}
 LOOP = asyncio.new_event_loop()
 NAMES = ["sea", "sky"]
 SEA: dict[str, Any] = {"prompt": "The sea is", "max_tokens": 12, "temperature": 0}
@@ -56,7 +62,7 @@ def tokens(job: Collector) -> list[int]:
 
 
 def test_replies_of_adapters_differ_and_are_those_of_vllm(engine: Engine, models: dict[str, Path]) -> None:
-    vllm: Any = LLM(MODEL, enable_lora=True, max_lora_rank=16, max_loras=2, **OPTIONS)
+    vllm: Any = LLM(MODEL, enable_lora=True, max_lora_rank=16, max_loras=3, **OPTIONS)
     params = SamplingParams(temperature=0, max_tokens=12)
     said = list[list[int]]()
     for number, name in enumerate([None, *NAMES]):
@@ -122,11 +128,13 @@ def test_options_of_adapters_follow_their_ranks_and_those_of_the_operator(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
     large = write_adapter(tmp_path / "large", models["target"], 4, rank=20)
-    made = adapter_options({**models, "large": large}, [*NAMES, "large"], {"max_loras": 5})
+    given: dict[str, Any] = {"max_loras": 5}
+    made = adapter_options({**models, "large": large}, [*NAMES, "large"], given)
     own = {"max_loras": 5, "max_cpu_loras": 5, "max_lora_rank": 32, "enable_lora": True}
     assert made == own
     assert adapter_options(models, [], {"seed": 1}) == {"seed": 1}
-    assert adapter_options(models, ["sea"], {"max_lora_rank": 64})["max_lora_rank"] == 64
+    own = adapter_options(models, ["sea"], {"max_lora_rank": 64})
+    assert (own["max_lora_rank"], own["max_loras"]) == (64, 2)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +146,7 @@ def test_options_of_adapters_follow_their_ranks_and_those_of_the_operator(
         ("{}", {}, "the adapter `x` must have a rank `r` from 1 to 512"),
         ('{"r": 513}', {}, "the adapter `x` must have a rank `r` from 1 to 512"),
         ('{"r": 8}', {"enable_lora": False}, "`enable_lora` in .* cannot be false beside `adapters`"),
+        ('{"r": 8}', {"max_loras": 1}, "`max_loras` in .* must be at least 2 on a CPU"),
     ],
 )
 def test_a_broken_adapter_is_told_before_vllm_starts(

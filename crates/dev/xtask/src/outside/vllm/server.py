@@ -18,11 +18,9 @@ START_WITHIN_S = 600
 
 
 def options():
-    """Returns the options of the worker as arguments."""
-    with open(os.path.join(PLACE, "worker.toml"), "rb") as file:
-        worker = tomllib.load(file)
-    arguments = ["--model", worker["models"]["target"], "--served-model-name", report.MODEL]
-    for name, value in worker["handler"]["options"].items():
+    """Returns the options of the worker's vLLM as arguments."""
+    arguments = ["--model", os.environ["OUTSIDE_MODEL_FOLDER"], "--served-model-name", report.MODEL]
+    for name, value in tomllib.loads(os.environ["OUTSIDE_ENGINE_OPTIONS"]).items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             arguments.append(f"--{flag}" if value else f"--no-{flag}")
