@@ -1,6 +1,7 @@
 //! Arguments of vLLM's engine that are no option of the handler, or not as they are.
 
-use nsbridge_import::{Fate, Revision, Source, Written, fate_of_revision};
+use nsbridge_import::{Fate, Revision, Source, Written, fate_of_revision, key};
+use serde_json::Value as Json;
 use toml::Value;
 
 use super::{Apply, Rule, carry};
@@ -29,19 +30,12 @@ pub(super) const RULES: &[Rule] = &[
         names: &["reasoning_parser_plugin"],
         apply: Apply::NotCarried("the gateway finds reasoning between <think> and </think> alone"),
     },
+    Rule { names: &["runner"], apply: Apply::By(runner) },
+    Rule { names: &["convert"], apply: Apply::By(task) },
     Rule {
-        names: &["runner"],
-        apply: Apply::Unless(
-            &["auto", "generate"],
-            "a worker with vLLM generates text",
-            TEXT_ALONE,
-        ),
+        names: &["io_processor_plugin"],
+        apply: Apply::NotCarried("a worker with vLLM makes texts, vectors and scores alone"),
     },
-    Rule {
-        names: &["convert"],
-        apply: Apply::Unless(&["auto", "none"], "a worker with vLLM generates text", TEXT_ALONE),
-    },
-    Rule { names: &["pooler_config", "io_processor_plugin"], apply: Apply::NotCarried(TEXT_ALONE) },
     Rule {
         names: &["logprobs_mode"],
         apply: Apply::Unless(
@@ -71,9 +65,6 @@ pub(super) const RULES: &[Rule] = &[
         ),
     },
 ];
-
-const TEXT_ALONE: &str = "a worker with vLLM generates text; [handler] task = \"embed\" without `engine` serves \
-                          embeddings by nsbridge's own engine";
 
 /// Parsers of models that reason between `<think>` and `</think>`.
 const THINK: [&str; 9] = [
@@ -110,6 +101,78 @@ fn served_names(import: &mut Import<'_>, _: &Argument, setting: &Setting<'_>) ->
         format!("; {}", import.gateway_model("aliases", &Value::Array(names)))
     });
     Fate::Carried(format!("[worker] model = \"{}\"{}", import.name, more.unwrap_or_default()))
+}
+
+/// Names the adapters in `[models]` and `[handler]`. vLLM has them as `NAME=PATH` or as JSON objects.
+pub(super) fn adapters(import: &mut Import<'_>, _: &Argument, setting: &Setting<'_>) -> Fate {
+    let read: Option<Vec<_>> = setting.values().iter().map(|text| adapter(text)).collect();
+    let Some(read) = read else {
+        return Fate::NotCarried(
+            "each value must be NAME=PATH, or a JSON object with `name` and `path`".to_owned(),
+        );
+    };
+    for (name, path) in &read {
+        let source = Source::read(path, &import.folder.join(path));
+        let (fate, step) = import.draft.place(name, &source, None, &setting.origin());
+        if fate.is_loss() {
+            return fate;
+        }
+        import.steps.extend(step);
+    }
+    let names = read.iter().map(|(name, _)| Value::String(name.clone())).collect();
+    match import.draft.carry("handler", "adapters", Value::Array(names), &setting.origin()) {
+        Fate::Carried(to) => {
+            let queue = Value::String(import.name.clone());
+            let tables = read.iter().map(|(name, _)| {
+                let adapter = Value::String(name.clone());
+                format!("[models.{}] queue = {queue}, adapter = {adapter}", key(name))
+            });
+            let tables: Vec<_> = tables.collect();
+            Fate::Carried(format!("{to}; gateway.toml: {}", tables.join("; ")))
+        }
+        other => other,
+    }
+}
+
+/// Returns name and path of an adapter.
+fn adapter(text: &str) -> Option<(String, String)> {
+    if text.trim_start().starts_with('{') {
+        let fields: Json = serde_json::from_str(text).ok()?;
+        let field = |name: &str| Some(fields.get(name)?.as_str()?.to_owned());
+        return Some((field("name")?, field("path")?));
+    }
+    let (name, path) = text.split_once('=')?;
+    (!name.is_empty() && !path.is_empty()).then(|| (name.to_owned(), path.to_owned()))
+}
+
+/// Returns the fate of the kind of the model, which `--convert` names more exactly.
+fn runner(import: &mut Import<'_>, _: &Argument, setting: &Setting<'_>) -> Fate {
+    match (setting.value(), import.settings.get("convert")) {
+        (Some("auto" | "generate"), _) => {
+            Fate::NotNeeded("a worker with vLLM generates text".to_owned())
+        }
+        (_, Some("embed" | "classify")) => Fate::NotNeeded("`--convert` names the task".to_owned()),
+        _ => Fate::NotCarried(
+            "write [handler] task = \"embed\" for a model of vectors, \"judge\" for one of scores"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Sets the task of the worker.
+fn task(import: &mut Import<'_>, _: &Argument, setting: &Setting<'_>) -> Fate {
+    let task = match setting.value() {
+        Some("embed") => "embed",
+        Some("classify") => "judge",
+        _ => return Fate::NotNeeded("a worker with vLLM generates text".to_owned()),
+    };
+    let value = Value::String(task.to_owned());
+    match import.draft.carry("handler", "task", value.clone(), &setting.origin()) {
+        Fate::Carried(to) => {
+            Fate::Carried(format!("{to}; {}", import.gateway_model("task", &value)))
+        }
+        other => other,
+    }
 }
 
 fn context(import: &mut Import<'_>, argument: &Argument, setting: &Setting<'_>) -> Fate {

@@ -17,7 +17,7 @@ const NOT_NEEDED: &[(&[&str], &str)] = &[
 
 /// Flags that vLLM dropped, with what to do.
 const NOT_CARRIED: &[(&[&str], &str)] = &[
-    (&["--task"], "a worker with vLLM generates text, which needs no argument"),
+    (&["--task"], "[handler] task = \"embed\" or \"judge\" is its successor; text needs none"),
     (&["--device"], "vLLM serves on the device that it is built for"),
     (
         &["--guided-decoding-backend"],
@@ -39,7 +39,7 @@ const NOT_CARRIED: &[(&[&str], &str)] = &[
         &["--max-seq-len-to-capture", "--max-context-len-to-capture"],
         "[handler.options] max_cudagraph_capture_size is its successor",
     ),
-    (&["--override-pooler-config"], "a worker with vLLM generates text"),
+    (&["--override-pooler-config"], "[handler.options] pooler_config = { .. } is its successor"),
     (
         &["--disable-mm-preprocessor-cache"],
         "[handler.options] mm_processor_cache_gb = 0 is its successor",

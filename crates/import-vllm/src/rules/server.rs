@@ -1,6 +1,6 @@
 //! Arguments of vLLM's HTTP server, and where the gateway has them.
 
-use super::{Apply, Rule, gateway};
+use super::{Apply, Rule, engine, gateway};
 
 /// Rules for all arguments of the server.
 pub(super) const RULES: &[Rule] = &[
@@ -76,12 +76,7 @@ pub(super) const RULES: &[Rule] = &[
         names: &["config"],
         apply: Apply::NotNeeded("a file of arguments names no further file"),
     },
-    Rule {
-        names: &["lora_modules"],
-        apply: Apply::NotCarried(
-            "a worker serves one model: merge each adapter into the model, and serve it as a model of its own",
-        ),
-    },
+    Rule { names: &["lora_modules"], apply: Apply::By(engine::adapters) },
     Rule {
         names: &["chat_template_content_format"],
         apply: Apply::NotNeeded(
@@ -96,7 +91,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         names: &["trust_request_mm_kwargs"],
-        apply: Apply::NotCarried("a request is text alone"),
+        apply: Apply::NotCarried("a request has no options of images: it has images alone"),
     },
     Rule {
         names: &["default_chat_template_kwargs"],

@@ -9,7 +9,7 @@ use crate::{Request, import_in};
 
 /// Command of a server with arguments of all groups.
 const COMMAND: &str = "vllm serve models/bear --tensor-parallel-size 2 --max-model-len 8k --enable-lora \
-                       --lora-modules a=/x b=/y --served-model-name 'the bear' bear --api-key canary --host 127.0.0.1 \
+                       --served-model-name 'the bear' bear --api-key canary --host 127.0.0.1 \
                        --tool-call-parser hermes --enable-auto-tool-choice --reasoning-parser qwen3 \
                        --gpu-memory-utilization=0.9 --no-enable-prefix-caching \
                        --limit-mm-per-prompt '{\"image\": 0}' --speculative-config.num_speculative_tokens 3 \
@@ -75,7 +75,7 @@ fn a_command_becomes_a_file_that_a_worker_reads() {
         assert!(at_gateway.contains(&line), "{text}");
     }
     assert!(gateway.contains("[models.the-bear] reasoning = \"think\""), "{text}");
-    assert!(lost.contains("# --lora-modules: ") && lost.contains("# --fancy-flag: "), "{text}");
+    assert!(lost.contains("# --fancy-flag: "), "{text}");
     assert!(!text.contains("canary") && !imported.report().concat().contains("canary"), "{text}");
     let config = place.read(&imported).unwrap();
     assert_eq!(config.worker.model.as_str(), "the-bear");

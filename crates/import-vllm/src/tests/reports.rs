@@ -78,12 +78,24 @@ fn an_engine_argument_that_is_no_option_has_its_place_or_a_reason() {
         "--served-model-name bear a b",
         &carried("[worker] model = \"bear\"; gateway.toml: [models.bear] aliases = [\"a\", \"b\"]"),
     );
+    check(
+        "--convert classify",
+        &carried("[handler] task = \"judge\"; gateway.toml: [models.bear] task = \"judge\""),
+    );
+    check(
+        "--lora-modules sql=s3://acme/sql '{\"name\": \"go\", \"path\": \"s3://acme/go\"}'",
+        &carried(
+            "[handler] adapters = [\"sql\", \"go\"]; gateway.toml: [models.sql] queue = \"bear\", adapter = \"sql\"; \
+             [models.go] queue = \"bear\", adapter = \"go\"",
+        ),
+    );
     for argument in [
         "--hf-token canary",
         "--hf-token",
         "--revision v1",
         "--load-format runai_streamer",
         "--runner generate",
+        "--convert auto",
         "--disable-log-stats",
         "--logprobs-mode raw_logprobs",
         "--no-enable-log-requests",
@@ -95,12 +107,13 @@ fn an_engine_argument_that_is_no_option_has_its_place_or_a_reason() {
     }
     for argument in [
         "--runner pooling",
-        "--convert embed",
+        "--lora-modules bear",
+        "--lora-modules '{\"name\": \"bear\"}'",
         "--enable-log-requests",
         "--reasoning-parser openai_gptoss",
         "--logprobs-mode raw_logits",
         "--skip-tokenizer-init",
-        "--pooler-config '{}'",
+        "--io-processor-plugin canary",
     ] {
         assert!(matches!(fate(argument), Fate::NotCarried(_)), "{argument}: {:?}", fate(argument));
     }
@@ -151,7 +164,7 @@ fn an_argument_of_the_server_is_at_the_gateway_or_has_a_reason() {
     }
     for argument in [
         "--chat-template a.jinja",
-        "--lora-modules a=/x b=/y",
+        "--trust-request-mm-kwargs",
         "--middleware a.b",
         "--uds /x",
         "--tool-call-parser pythonic",

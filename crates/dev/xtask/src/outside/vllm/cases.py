@@ -1,4 +1,9 @@
-"""Requests that the gateway and vLLM's own server must answer alike."""
+"""Requests that the gateway and vLLM's own server must answer alike.
+
+`VLLM_PROMPTS` is how many prompts each set of parameters is sent with; all of them by default.
+"""
+
+import os
 
 PROMPTS = (
     "The sea is",
@@ -28,6 +33,8 @@ SCHEMA = {
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA, "strict": True}}
 FUNCTION = {"name": "weather", "description": "Weather at sea.", "parameters": SCHEMA}
 TOOL = {"type": "function", "function": FUNCTION}
+
+MOST_PROMPTS = int(os.environ.get("VLLM_PROMPTS", len(PROMPTS)))
 
 # For both endpoints. A reply has at most 10 tokens and is greedy where nothing else is said.
 BOTH = {
@@ -86,7 +93,7 @@ def requests():
         ("chat", "messages", CHATS, CHAT),
     ):
         for name, fields in {**BOTH, **own}.items():
-            for number, prompt in enumerate(prompts):
+            for number, prompt in [*enumerate(prompts)][-MOST_PROMPTS:]:
                 asked = {key: prompt, **_COMMON, **fields}
                 given = {field: value for field, value in asked.items() if value is not None}
                 yield f"{endpoint}::{name}[{number}]", endpoint, given
