@@ -67,7 +67,8 @@ def _last_is_applied() -> bool:
     In vLLM 0.32 for CPUs such a request has the index -1 in a batch with adapters. The last place does no harm
     while it is empty.
     """
-    return current_platform.is_cpu()
+    on_cpu: bool = current_platform.is_cpu()
+    return on_cpu
 
 
 def _rank(name: str, folder: Optional[Path]) -> int:
