@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use toml::Value;
 
 use self::images::WithImages;
-use self::kind::{ENGINE, ENTRY_POINT, SERVER, TASK, check_engine};
+use self::kind::{ENGINE, ENTRY_POINT, SERVER, TASK};
 pub(crate) use self::kind::{Kind, Task, engine_options, server_options, within};
 use crate::place::{json, weights};
 
@@ -100,7 +100,6 @@ impl PythonSettings {
     ///
     /// Returns an error that names an unknown engine, or a variable that fits no option.
     pub(crate) fn of_engine(self, engine: String) -> Result<EngineOptions> {
-        check_engine(&engine)?;
         self.of_handler(ENGINE, engine)
     }
 

@@ -35,7 +35,7 @@ pub(super) fn apply(import: &mut Import<'_>, arguments: &Arguments, setting: &Se
         return Fate::NotCarried("it has no value".to_owned());
     }
     // The place of the model has a sentence of its own, and a token is not read at all.
-    let is_read = argument.group == Group::Engine
+    let is_read = (argument.group == Group::Engine || argument.name == "lora_modules")
         && argument.kind != Kind::Secret
         && argument.name != "model";
     if is_read && setting.values().iter().any(|value| has_variable(value)) {

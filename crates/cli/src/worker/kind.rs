@@ -111,7 +111,11 @@ impl Kind {
 pub(crate) fn engine_options(config: &Config, task: Task) -> Result<toml::Table> {
     let mut handler = config.handler.clone();
     if let Some(Value::String(engine)) = handler.get(ENGINE) {
-        check_engine(engine)?;
+        ensure!(
+            ENGINES.contains(&&**engine),
+            "there is no engine `{engine}`: the engines are {}, and a worker without `engine` runs nsbridge's own",
+            ENGINES.join(", ")
+        );
     }
     match task {
         Task::Embeddings | Task::Judge => drop(handler.remove(TASK)),
@@ -135,20 +139,6 @@ pub(crate) fn server_options(config: &Config, task: Task) -> Result<toml::Table>
     let mut handler = engine_options(config, task)?;
     handler.remove(ENGINE);
     Ok(handler)
-}
-
-/// Checks that there is an engine of this name.
-///
-/// # Errors
-///
-/// Returns an error that names the engines.
-pub(super) fn check_engine(name: &str) -> Result<()> {
-    ensure!(
-        ENGINES.contains(&name),
-        "there is no engine `{name}`: the engines are {}, and a worker without `engine` runs nsbridge's own",
-        ENGINES.join(", ")
-    );
-    Ok(())
 }
 
 #[cfg(test)]

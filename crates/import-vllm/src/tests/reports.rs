@@ -108,6 +108,7 @@ fn an_engine_argument_that_is_no_option_has_its_place_or_a_reason() {
     for argument in [
         "--runner pooling",
         "--lora-modules bear",
+        "--lora-modules bear=/adapters/$NAME",
         "--lora-modules '{\"name\": \"bear\"}'",
         "--enable-log-requests",
         "--reasoning-parser openai_gptoss",

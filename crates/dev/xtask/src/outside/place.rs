@@ -118,12 +118,12 @@ impl Watched {
 
     /// Returns the lines of a worker that runs vLLM.
     fn engine(&self, python: &Path) -> String {
+        let options = ENGINE_OPTIONS.map(|(name, value)| format!("{name} = {value}\n")).concat();
         format!(
             "{}[handler]\nengine = \"vllm\"\npython = \"{}\"\noutput = \"vllm.log\"\n\
-             [handler.options]\n{}",
+             [handler.options]\n{options}",
             self.health(),
-            python.display(),
-            options()
+            python.display()
         )
     }
 
@@ -131,17 +131,13 @@ impl Watched {
     fn server(&self, python: &Path, model: &str) -> Result<String> {
         let url = format!("http://127.0.0.1:{}", free_port()?);
         let port = url.rsplit(':').next().unwrap_or_default();
-        let options = ENGINE_OPTIONS.map(|(name, value)| {
-            let flag = format!("\"--{}\"", name.replace('_', "-"));
-            if value == "true" { flag } else { format!("{flag}, \"{}\"", value.trim_matches('"')) }
-        });
         Ok(format!(
             "{}[handler]\nengine = \"openai\"\nurl = \"{url}\"\noutput = \"vllm.log\"\n\
              command = [\"{}\", \"-m\", \"vllm.entrypoints.openai.api_server\", \"--model\", \"{{target}}\", \
-             \"--served-model-name\", \"{model}\", \"--host\", \"127.0.0.1\", \"--port\", \"{port}\", {}]\n",
+             \"--served-model-name\", \"{model}\", \"--host\", \"127.0.0.1\", \"--port\", \"{port}\", \"{}\"]\n",
             self.health(),
             python.display(),
-            options.join(", ")
+            arguments().join("\", \"")
         ))
     }
 
@@ -211,7 +207,7 @@ impl Place {
             .env("OUTSIDE_KEY", &self.key)
             .env("OUTSIDE_MODEL", self.model.name)
             .env("OUTSIDE_MODEL_FOLDER", &self.model.files)
-            .env("OUTSIDE_ENGINE_OPTIONS", options())
+            .env("OUTSIDE_ENGINE_ARGUMENTS", arguments().join(" "))
             .env("OUTSIDE_BINARY", &self.binary)
             .env("OUTSIDE_PLACE", &self.folder)
             .env("OUTSIDE_BROKER", &self.broker)
@@ -286,9 +282,14 @@ impl Drop for Place {
     }
 }
 
-/// Returns the options of vLLM as TOML.
-fn options() -> String {
-    ENGINE_OPTIONS.map(|(name, value)| format!("{name} = {value}\n")).concat()
+/// Returns the options of vLLM as arguments of its server.
+fn arguments() -> Vec<String> {
+    let argument = |(name, value): (&str, &str)| {
+        let flag = format!("--{}", name.replace('_', "-"));
+        let value = (value != "true").then(|| value.trim_matches('"').to_owned());
+        [Some(flag), value].into_iter().flatten()
+    };
+    ENGINE_OPTIONS.into_iter().flat_map(argument).collect()
 }
 
 /// Returns a port that was free a moment ago.

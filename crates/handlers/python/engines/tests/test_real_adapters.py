@@ -128,8 +128,7 @@ def test_options_of_adapters_follow_their_ranks_and_those_of_the_operator(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
     large = write_adapter(tmp_path / "large", models["target"], 4, rank=20)
-    given: dict[str, Any] = {"max_loras": 5}
-    made = adapter_options({**models, "large": large}, [*NAMES, "large"], given)
+    made = adapter_options({**models, "large": large}, [*NAMES, "large"], {"max_loras": 5})
     own = {"max_loras": 5, "max_cpu_loras": 5, "max_lora_rank": 32, "enable_lora": True}
     assert made == own
     assert adapter_options(models, [], {"seed": 1}) == {"seed": 1}

@@ -1,13 +1,11 @@
 """vLLM's own OpenAI server, with the model and the options of the suite's worker."""
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
 import sys
 import time
-import tomllib
 import urllib.error
 import urllib.request
 
@@ -15,18 +13,6 @@ import report
 
 PLACE = os.environ["OUTSIDE_PLACE"]
 START_WITHIN_S = 600
-
-
-def options():
-    """Returns the options of the worker's vLLM as arguments."""
-    arguments = ["--model", os.environ["OUTSIDE_MODEL_FOLDER"], "--served-model-name", report.MODEL]
-    for name, value in tomllib.loads(os.environ["OUTSIDE_ENGINE_OPTIONS"]).items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            arguments.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            arguments += [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]
-    return arguments
 
 
 def answers(url):
@@ -47,7 +33,8 @@ def running():
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     with open("server.log", "w", encoding="utf-8") as log:
-        command += ["--port", str(port), *options()]
+        command += ["--port", str(port), "--model", os.environ["OUTSIDE_MODEL_FOLDER"]]
+        command += ["--served-model-name", report.MODEL, *os.environ["OUTSIDE_ENGINE_ARGUMENTS"].split()]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
         end = time.monotonic() + START_WITHIN_S
