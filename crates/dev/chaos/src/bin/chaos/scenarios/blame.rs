@@ -90,13 +90,15 @@ pub(super) fn many_drains(stage: &mut Stage) -> Result<()> {
 ///
 /// The slowdown is measured against the same number of undisturbed replies before, in the same
 /// workers. The product of pieces and delay would leave out the load of the machine, which affects
-/// both groups.
+/// both groups. Other rounds begin and end meanwhile, so the bound is that of a fault of the bridge,
+/// such as requests that run alone without a reason: a quiet machine has 1.1 to 1.3, and 1.5 was met
+/// beside other rounds.
 pub(super) fn rolling(stage: &mut Stage) -> Result<()> {
     stage.settings.grace_s = 0;
     stage.settings.slots = 8;
     stage.plan.rules.taken_up = REPLIES / 2;
     stage.plan.rules.resumed = REPLIES / 2;
-    stage.plan.rules.pace = Some(Pace { undisturbed: REPLIES, at_most: 1.3 });
+    stage.plan.rules.pace = Some(Pace { undisturbed: REPLIES, at_most: 2.0 });
     let reply = Ask::new(1000, 15).within(120_000);
     let undisturbed = stage.ask_for(REPLIES, &reply);
     let replies = stage.ask_for(REPLIES, &reply);

@@ -34,7 +34,9 @@ pub(super) fn many_slots(stage: &mut Stage) -> Result<()> {
 fn adopted(stage: &mut Stage, requests: usize) -> Result<()> {
     stage.plan.rules.taken_up = 1;
     stage.plan.rules.one_run_each = true;
-    let asks = stage.ask_for(requests, &Ask::new(250, 20));
+    // A cut can hit an attempt to connect too. After the last one, the replies last for as long as
+    // several attempts take.
+    let asks = stage.ask_for(requests, &Ask::new(500, 20));
     stage.start_worker("w1")?;
     stage.start_client()?;
     for piece in [10, 80, 160] {
