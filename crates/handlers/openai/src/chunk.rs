@@ -190,12 +190,17 @@ impl Logprobs {
     }
 }
 
-/// Returns the most likely tokens in descending order; of equals, the smaller id comes first.
+/// Log-probability of a token that a format forbids. vLLM fills its lists up with such tokens.
+const FORBIDDEN_LOGPROB: f32 = -9999.0;
+
+/// Returns the most likely tokens in descending order; of equals, the smaller id comes first. Tokens
+/// that a format forbids are left out.
 fn top_of(entries: &Map<String, Value>) -> Option<Vec<TokenLogprob>> {
     let each = |(token, logprob): (&String, &Value)| {
         Some(TokenLogprob::new(id(token)?, logprob.as_f64()? as f32))
     };
     let mut top = entries.iter().map(each).collect::<Option<Vec<_>>>()?;
+    top.retain(|one| one.logprob > FORBIDDEN_LOGPROB);
     top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob).then(a.token.cmp(&b.token)));
     Some(top)
 }

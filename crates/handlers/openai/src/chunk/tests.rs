@@ -18,13 +18,14 @@ fn fail(flavor: Flavor, data: &str) -> Error {
 fn a_part_from_vllm_has_tokens_text_and_log_probabilities() {
     let data = r#"{"choices":[{"index":0,"text":" bear","token_ids":[9],"finish_reason":null,
         "logprobs":{"tokens":["token_id:9"],"token_logprobs":[-0.5],
-        "top_logprobs":[{"token_id:9":-0.5,"token_id:8":-0.25,"token_id:7":-0.5}]}}]}"#;
+        "top_logprobs":[{"token_id:9":-0.5,"token_id:8":-0.25,"token_id:7":-0.5,
+        "token_id:6":-9999.0}]}}]}"#;
     let chunk = read(Flavor::Vllm, data);
     assert_eq!((chunk.text.as_str(), chunk.finish), (" bear", None));
     let token = &chunk.tokens[0];
     assert_eq!((token.id, token.logprob), (Some(9), Some(-0.5)));
     let top: Vec<u32> = token.top.iter().map(|top| top.token).collect();
-    assert_eq!(top, [8, 7, 9], "descending; of equals the smaller id first");
+    assert_eq!(top, [8, 7, 9], "descending, equals by their ids, none forbidden");
 }
 
 #[test]
