@@ -12,10 +12,18 @@ from nsbridge.errors import BrokerError
 class Address(unittest.TestCase):
     def test_the_connections_have_names(self):
         broker = Amqp("amqp://localhost", name="api-1")
-        names = [p.client_properties for p in (broker.parameters, broker._publishing)]
+        names = [each.current.client_properties for each in (broker.nodes, broker._publishing)]
         self.assertEqual(
             names, [{"connection_name": "api-1 replies"}, {"connection_name": "api-1 requests"}]
         )
+
+    def test_the_nodes_of_a_cluster_have_an_address_each(self):
+        broker = Amqp("amqps://me:p,w@a/%2f, amqps://me:pw@b:99/%2f\n")
+        self.assertEqual(broker.where, "a:5671, b:99")
+        firsts = {Amqp("amqp://[::1],amqp://localhost").nodes.current.host for _ in range(200)}
+        self.assertEqual(firsts, {"::1", "localhost"})
+        with self.assertRaisesRegex(BrokerError, "at b would be reached without TLS"):
+            Amqp("amqps://a,amqp://b")
 
     def test_l5_another_machine_is_reached_over_tls_or_by_an_explicit_word(self):
         for here in [

@@ -86,12 +86,29 @@ class Losses(unittest.TestCase):
             self.assertEqual((reply.copies, reply.restarts), (1, 0), "its queue was still there")
             self.assertEqual(client.text(self.place.model, BEAR, **LONG).read(), self.expected)
 
+    def test_a_reply_goes_on_over_another_node_when_its_own_is_gone(self):
+        nodes = [Proxy(self.place.url) for _ in range(2)]
+        for node in nodes:
+            self.addCleanup(node.close)
+        gone = "amqp://127.0.0.1:1"
+        with Client(f"{nodes[0].url},{gone},{nodes[1].url}", self.place.keys) as client:
+            reply, text = client.text(self.place.model, BEAR, **LONG), ""
+            for number, piece in enumerate(reply):
+                text += str(piece)
+                if number == 5:
+                    for node in nodes:
+                        if node._open:
+                            node.close()
+                            break
+            self.assertEqual(text, self.expected)
+            self.assertEqual((reply.copies, reply.restarts), (1, 0), "its queue was still there")
+
     def test_a_request_is_enqueued_again_when_the_reply_queue_was_deleted(self):
         deleted = threading.Event()
 
         def delete(consumer) -> None:
             """Deletes the queue once frames wait in it."""
-            other = pika.BlockingConnection(consumer.broker.parameters)
+            other = pika.BlockingConnection(consumer.broker.nodes.current)
             channel = other.channel()
             while channel.queue_declare(consumer.queue, passive=True).method.message_count < 3:
                 time.sleep(0.01)

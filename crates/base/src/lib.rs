@@ -4,6 +4,7 @@
 //! | you need | you take |
 //! |---|---|
 //! | a configuration from TOML and the environment | `config`, with the feature of that name |
+//! | the addresses of a broker's nodes in one text | [`broker_urls`](fn@broker_urls) |
 //! | an error and its causes in one line | [`chain`](fn@chain) |
 //! | the environment and the end of a child process | [`child`] |
 //! | pauses between tries | [`Backoff`] |
@@ -13,6 +14,7 @@
 //! | a file that only its owner may read | [`private_file`] |
 
 mod backoff;
+mod broker_urls;
 mod chain;
 pub mod child;
 #[cfg(feature = "config")]
@@ -23,6 +25,7 @@ pub mod private_file;
 pub mod random;
 
 pub use backoff::{Backoff, Pauses};
+pub use broker_urls::broker_urls;
 pub use chain::chain;
 pub use file_stamp::{FileStamp, Reload};
 pub use plain::plain;

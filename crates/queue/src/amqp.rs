@@ -11,32 +11,40 @@ mod lifetime;
 mod publisher;
 mod returns;
 mod topology;
-mod version;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use lapin::ConnectionProperties;
 use lapin::uri::{AMQPScheme, AMQPUri};
+use nsbridge_base::random::random;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::timing::Timing;
 use crate::{Broker, Connection};
 
 use address::Address;
 use connection::AmqpConnection;
-use frame_filter::Bodies;
+use frame_filter::Filter;
 use io::Io;
 use lifetime::Settings;
+
+/// First RabbitMQ version that counts nacks in `x-acquired-count` and nowhere else.
+const COUNTS_ACQUIRED: (u32, u32) = (4, 3);
 
 /// First bytes that a client sends (AMQP 0-9-1, 4.2.2). A broker answers them.
 const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";
 
-/// RabbitMQ broker, reached over AMQP 0-9-1.
+/// RabbitMQ broker, reached over AMQP 0-9-1: one node, or the nodes of a cluster.
+///
+/// Connections to a cluster begin with a node by chance. Where a node cannot be reached, the next one
+/// is tried, and further connections go there too.
 ///
 /// A separate thread serves sockets and heartbeats, so that a caller that blocks every thread of
 /// its runtime does not lose the connection. The thread ends when the broker and its last
@@ -54,19 +62,21 @@ const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";
 /// ```
 #[derive(Clone)]
 pub struct AmqpBroker {
-    address: Arc<Address>,
+    /// Addresses of the nodes, at least one.
+    nodes: Arc<[Address]>,
+    /// Index of the node that connections go to first.
+    node: Arc<AtomicUsize>,
     limits: Limits,
     timing: Timing,
     io: Arc<Io>,
-    /// True if the broker sets `x-acquired-count`; empty until that is known.
-    counts_acquired: Arc<OnceLock<bool>>,
 }
 
 impl AmqpBroker {
     /// Creates a broker at `url`: `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
     ///
     /// Opens no connection yet. `?heartbeat=30` sets the heartbeat in seconds; the default is 10.
-    /// `?allow_plaintext=true` allows `amqp://` to another machine.
+    /// `?allow_plaintext=true` allows `amqp://` to another machine. The addresses of several nodes of
+    /// one cluster are separated by commas.
     ///
     /// # Errors
     ///
@@ -83,10 +93,10 @@ impl AmqpBroker {
     ///
     /// Returns the same errors as [`new`](Self::new).
     pub fn with_limits(url: &str, limits: Limits) -> Result<Self> {
-        let address = Arc::new(Address::parse(url)?);
+        let nodes: Arc<[Address]> = Address::parse_all(url)?.into();
+        let node = Arc::new(AtomicUsize::new((random() % nodes.len() as u64) as usize));
         let io = Arc::new(Io::start()?);
-        let (timing, counts_acquired) = (Timing::default(), Arc::default());
-        Ok(Self { address, limits, timing, io, counts_acquired })
+        Ok(Self { nodes, node, limits, timing: Timing::default(), io })
     }
 
     /// Sets the time limits of attempts and the polling intervals of connections.
@@ -100,7 +110,8 @@ impl AmqpBroker {
     /// a small one. Larger messages are divided.
     #[must_use]
     pub fn with_frame_max(self, bytes: u32) -> Self {
-        Self { address: Arc::new(self.address.with_frame_max(bytes)), ..self }
+        let nodes = self.nodes.iter().map(|node| node.with_frame_max(bytes)).collect();
+        Self { nodes, ..self }
     }
 
     fn properties(name: &str) -> ConnectionProperties {
@@ -109,26 +120,36 @@ impl AmqpBroker {
         ConnectionProperties::default().with_connection_name(name.into())
     }
 
-    /// Queries the broker's version once, and returns true if it sets `x-acquired-count`.
+    /// Opens a connection to the first node that can be reached.
     ///
-    /// A missing answer is not an error: the next connection attempt shows whether the broker is
-    /// there.
-    async fn counts_acquired(&self) -> bool {
-        if let Some(known) = self.counts_acquired.get() {
-            return *known;
+    /// # Errors
+    ///
+    /// Returns the error of a node that refused the login, or else that of the node tried last.
+    async fn open(&self, name: &str) -> Result<Filter> {
+        let (first, count) = (self.node.load(Ordering::Relaxed), self.nodes.len());
+        let mut failed = None;
+        for place in (0..count).map(|place| (first + place) % count) {
+            match self.open_node(&self.nodes[place], name).await {
+                Ok(opened) => {
+                    self.node.store(place, Ordering::Relaxed);
+                    return Ok(opened);
+                }
+                Err(error) if count == 1 => return Err(error),
+                Err(error) => {
+                    let node = &self.nodes[place];
+                    tracing::warn!(%node, %error, "no connection to this node of the broker");
+                    if !matches!(failed, Some(Error::Denied { .. })) {
+                        failed = Some(error);
+                    }
+                }
+            }
         }
-        let (uri, tls, limit) = (self.address.uri(), self.address.tls(), self.timing.version_limit);
-        let asking =
-            async move { tokio::time::timeout(limit, version::counts_acquired(&uri, &tls)).await };
-        match self.io.run(asking).await {
-            Ok(Ok(Ok(knows))) => *self.counts_acquired.get_or_init(|| knows),
-            _ => false,
-        }
+        Err(failed.unwrap_or_else(|| Error::Lost { reason: "it has no node".to_owned() }))
     }
 
-    async fn open(&self, name: &str) -> Result<(lapin::Connection, Arc<Bodies>)> {
-        let (uri, properties) = (self.address.uri(), Self::properties(name));
-        let tls = self.address.tls().read().map_err(|error| fault::unread(&self.address, error))?;
+    async fn open_node(&self, node: &Address, name: &str) -> Result<Filter> {
+        let (uri, properties) = (node.uri(), Self::properties(name));
+        let tls = node.tls().read().map_err(|error| fault::unread(node, error))?;
         let limit = self.timing.connect_limit;
         // lapin binds itself to the runtime that it is called on, so it is called on the I/O
         // thread's runtime.
@@ -138,8 +159,8 @@ impl AmqpBroker {
         let opened = self.io.run(opening).await?;
         match opened {
             Ok(Ok(opened)) => Ok(opened),
-            Ok(Err(error)) => Err(fault::connecting(&self.address, error)),
-            Err(_) => Err(fault::silent(&self.address, limit)),
+            Ok(Err(error)) => Err(fault::connecting(node, error)),
+            Err(_) => Err(fault::silent(node, limit)),
         }
     }
 }
@@ -161,26 +182,42 @@ async fn knock(uri: AMQPUri) -> std::io::Result<()> {
 #[async_trait]
 impl Broker for AmqpBroker {
     async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>> {
-        let (connection, bodies) = self.open(name).await?;
+        let Filter { connection, bodies, version } = self.open(name).await?;
         let settings = Settings {
             bodies,
             limits: self.limits,
             timing: self.timing.clone(),
-            counts_acquired: self.counts_acquired().await,
+            counts_acquired: version.is_some_and(|version| version >= COUNTS_ACQUIRED),
             io: Arc::clone(&self.io),
         };
         Ok(Arc::new(AmqpConnection::new(connection, settings)))
     }
 
     async fn listens(&self) -> bool {
-        let (uri, limit) = (self.address.uri(), self.timing.probe_limit);
-        let knocking = async move { tokio::time::timeout(limit, knock(uri)).await };
-        matches!(self.io.run(knocking).await, Ok(Ok(Ok(()))))
+        let limit = self.timing.probe_limit;
+        let knocks: Vec<_> =
+            self.nodes.iter().map(|node| tokio::time::timeout(limit, knock(node.uri()))).collect();
+        let knocked = self.io.run(join_all(knocks)).await;
+        knocked.is_ok_and(|nodes| nodes.iter().any(|node| matches!(node, Ok(Ok(())))))
     }
 }
 
 impl fmt::Debug for AmqpBroker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AmqpBroker").field(&self.address).finish()
+        f.debug_tuple("AmqpBroker").field(&self.nodes).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Tests of a connection's broker.
+
+    use super::AmqpBroker;
+
+    #[tokio::test]
+    async fn a_real_broker_tells_its_version() {
+        let broker = AmqpBroker::new(&nsbridge_testkit::amqp_url()).unwrap();
+        let version = broker.open("version").await.unwrap().version;
+        assert!(version.is_some_and(|version| version >= (3, 8)), "{version:?}");
     }
 }

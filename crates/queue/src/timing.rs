@@ -26,8 +26,6 @@ pub struct Timing {
     pub connect_limit: Duration,
     /// Time limit of a probe that checks whether the broker listens: 2 s.
     pub probe_limit: Duration,
-    /// Time limit of the query for the broker's version: 2 s.
-    pub version_limit: Duration,
     /// Time limit of a connection's closing handshake: 5 s.
     pub close_limit: Duration,
 
@@ -50,7 +48,6 @@ impl Default for Timing {
         Self {
             connect_limit: s(10),
             probe_limit: s(2),
-            version_limit: s(2),
             close_limit: s(5),
             connection_poll: s(1),
             channel_poll: ms(500),

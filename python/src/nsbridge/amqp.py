@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 from .broker import Answer, Message, Watcher
-from .channel import Channel, Connection, Gone, address, reason
+from .channel import Channel, Connection, Gone, Nodes, reason
 from .constants import (
     CONTROL_EXCHANGE,
     PREFETCH,
@@ -23,14 +23,15 @@ NOT_FOUND = 404
 
 
 class Amqp:
-    """Broker at a URL such as `amqp://user:password@host:5672/%2f`.
+    """Broker at a URL such as `amqp://user:password@host:5672/%2f`. The URLs of several nodes of a cluster are
+    separated by commas.
 
     The broker's tools show the connections as `name replies` and `name requests`.
     """
 
     def __init__(self, url: str, timing: Timing = Timing(), name: str = "nsbridge client"):
-        self.parameters = address(url, f"{name} replies")
-        self._publishing = address(url, f"{name} requests")
+        self.nodes = Nodes(url, f"{name} replies")
+        self._publishing = Nodes(url, f"{name} requests")
         self.timing = timing
         self._publisher: Publisher | None = None
         self._opening = asyncio.Lock()
@@ -41,8 +42,8 @@ class Amqp:
 
     @property
     def where(self) -> str:
-        """Host and port of the broker."""
-        return f"{self.parameters.host}:{self.parameters.port}"
+        """Host and port of the broker, or of its nodes."""
+        return self.nodes.where
 
     async def connect(self, queue: str, watcher: Watcher) -> None:
         """Consumes the reply queue, and starts a task that consumes it again after a loss."""
@@ -132,7 +133,7 @@ class Consumer:
     @classmethod
     async def open(cls, broker: Amqp) -> Consumer:
         """Connects, and consumes the reply queue."""
-        connection = await Connection.open(broker.parameters)
+        connection = await broker.nodes.connect()
         consumer = cls(connection, broker)
         try:
             await consumer._declare()

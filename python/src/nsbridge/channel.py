@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import random
+import re
 import urllib.parse
 from typing import Any
 
@@ -16,6 +18,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 from .errors import BrokerError
 
 ALLOW_PLAINTEXT = "allow_plaintext=true"  # in a URL: allows a remote broker without TLS
+BETWEEN_NODES = re.compile(r"\s*[,\s]\s*(?=amqps?://)")
 CONNECT_S = 5  # well below the 15 s after which an unused reply queue expires
 HEARTBEAT_S = 10
 
@@ -148,6 +151,43 @@ class Connection:
             self.raw.close()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._closed), 2)
+
+
+class Nodes:
+    """Nodes of a broker: a connection goes to the first one that can be reached, from one by chance on."""
+
+    def __init__(self, urls: str, name: str):
+        """Reads the nodes' URLs, separated by commas. The broker's tools show the connections' name."""
+        self._nodes = [address(url, name) for url in BETWEEN_NODES.split(urls.strip())]
+        self._at = random.randrange(len(self._nodes))
+
+    @property
+    def current(self) -> Any:
+        """pika's parameters of the node that connections go to first."""
+        return self._nodes[self._at]
+
+    @property
+    def where(self) -> str:
+        """Hosts and ports."""
+        return ", ".join(f"{node.host}:{node.port}" for node in self._nodes)
+
+    async def connect(self) -> Connection:
+        """Connects. Raises `Gone` if no node can be reached."""
+        first = self._at
+        for more in range(len(self._nodes)):
+            at = (first + more) % len(self._nodes)
+            try:
+                connection = await Connection.open(self._nodes[at])
+            except Gone as error:
+                if more == len(self._nodes) - 1:
+                    raise
+                logging.getLogger("nsbridge").debug(
+                    "no connection to the node %s: %s", self._nodes[at].host, reason(error)
+                )
+            else:
+                self._at = at
+                return connection
+        raise AssertionError("a broker has a node")
 
 
 class Channel:

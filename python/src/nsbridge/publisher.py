@@ -8,7 +8,7 @@ from typing import Any
 import pika
 
 from .broker import Answer, Message
-from .channel import Channel, Connection, gone, settle
+from .channel import Channel, Connection, Nodes, gone, settle
 from .constants import CONTENT_TYPE
 
 
@@ -22,9 +22,9 @@ class Publisher:
         self._returned: set[bytes] = set()  # bodies; the confirm follows at once
 
     @classmethod
-    async def open(cls, parameters: Any) -> Publisher:
+    async def open(cls, nodes: Nodes) -> Publisher:
         """Connects, and opens a channel with publisher confirms."""
-        connection = await Connection.open(parameters)
+        connection = await nodes.connect()
         try:
             channel = await connection.channel()
             publisher = cls(connection, channel)

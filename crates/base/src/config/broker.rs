@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::broker_urls;
 use crate::config::ConfigError;
 
 /// Mode bits that let users other than the owner access a file.
@@ -19,7 +20,11 @@ const OTHERS: u32 = 0o077;
 pub struct BrokerConfig {
     /// Broker URL: `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
     pub url: Option<String>,
-    /// File that holds the URL, for passwords that must not be in the configuration.
+    /// URLs of the nodes of a cluster. A connection begins with a node by chance, and goes to the next
+    /// one where that node cannot be reached.
+    pub urls: Vec<String>,
+    /// File that holds the URL, or those of the nodes in a line each, for passwords that must not be in
+    /// the configuration.
     pub url_file: Option<PathBuf>,
     /// PEM file with the certificates of authorities that the broker's certificate may come from, beside
     /// those of the system.
@@ -54,23 +59,32 @@ impl BrokerConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error that names both.
+    /// Returns an error that names them.
     pub fn check(&self) -> Result<(), ConfigError> {
-        match self.url.is_some() == self.url_file.is_some() {
-            true => Err(ConfigError::new("[broker] needs exactly one of `url` and `url_file`")),
-            false => Ok(()),
+        let given = [self.url.is_some(), !self.urls.is_empty(), self.url_file.is_some()];
+        match given.into_iter().filter(|given| *given).count() {
+            1 => Ok(()),
+            _ => {
+                Err(ConfigError::new("[broker] needs exactly one of `url`, `urls` and `url_file`"))
+            }
         }
     }
 
-    /// Returns the broker's URL, from the configuration or from the file it names. The other fields are
-    /// parameters of it.
+    /// Returns the broker's URL, from the configuration or from the file it names; those of several nodes
+    /// are separated by commas. The other fields are parameters of each.
     ///
     /// # Errors
     ///
     /// Returns an error if there is no URL, or if the file cannot be read or is open to other
     /// users. The message is one sentence that names the file.
     pub fn read_url(&self) -> Result<String, ConfigError> {
-        let mut url = self.read_bare_url()?;
+        let bare = self.read_bare_url()?;
+        let urls: Vec<String> = broker_urls(&bare).map(|url| self.with_parameters(url)).collect();
+        Ok(urls.join(","))
+    }
+
+    fn with_parameters(&self, url: &str) -> String {
+        let mut url = url.to_owned();
         let Self { ca_file, cert_file, key_file, auth_mechanism, .. } = self;
         let path =
             |file: &Option<PathBuf>| file.as_ref().map(|path| path.to_string_lossy().into_owned());
@@ -86,13 +100,14 @@ impl BrokerConfig {
             url.push('=');
             value.bytes().for_each(|byte| push_encoded(&mut url, byte));
         }
-        Ok(url)
+        url
     }
 
     fn read_bare_url(&self) -> Result<String, ConfigError> {
         let Some(path) = &self.url_file else {
-            let missing = || ConfigError::new("[broker] has neither url nor url_file");
-            return self.url.clone().ok_or_else(missing);
+            let missing = || ConfigError::new("[broker] has none of url, urls and url_file");
+            let several = (!self.urls.is_empty()).then(|| self.urls.join(","));
+            return self.url.clone().or(several).ok_or_else(missing);
         };
         let shown = path.display();
         let failed = |error| ConfigError::new(format!("[broker] url_file {shown}: {error}"));
@@ -157,9 +172,39 @@ impl std::fmt::Display for FileMode {
     }
 }
 
-/// Returns the password in a broker's URL, if there is one.
-pub fn password_of(url: &str) -> Option<&str> {
-    let (_, rest) = url.split_once("://")?;
-    let (login, _) = rest.split('/').next()?.rsplit_once('@')?;
-    login.split_once(':').map(|(_, password)| password).filter(|password| !password.is_empty())
+/// Returns the password in a broker's URL, or the first one in the URLs of several nodes, if there is one.
+pub fn password_of(urls: &str) -> Option<&str> {
+    broker_urls(urls).find_map(|url| {
+        let (_, rest) = url.split_once("://")?;
+        let (login, _) = rest.split('/').next()?.rsplit_once('@')?;
+        login.split_once(':').map(|(_, password)| password).filter(|password| !password.is_empty())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    //! Tests of the addresses of several nodes.
+
+    use super::*;
+
+    #[test]
+    fn each_node_has_the_files_of_tls() {
+        let config = BrokerConfig {
+            urls: vec!["amqps://a/%2f".into(), "amqps://b?heartbeat=5".into()],
+            ca_file: Some("/ca 1.pem".into()),
+            ..BrokerConfig::default()
+        };
+        let expected =
+            "amqps://a/%2f?cacertfile=/ca%201.pem,amqps://b?heartbeat=5&cacertfile=/ca%201.pem";
+        assert_eq!(config.read_url().unwrap(), expected);
+        assert!(config.check().is_ok());
+        let both = BrokerConfig { url: Some("amqp://a".into()), ..config };
+        assert!(both.check().unwrap_err().to_string().contains("exactly one of `url`, `urls`"));
+    }
+
+    #[test]
+    fn a_password_may_be_in_any_address() {
+        assert_eq!(password_of("amqp://a,amqp://me:secret@b"), Some("secret"));
+        assert_eq!(password_of("amqp://me@a,amqp://b"), None);
+    }
 }

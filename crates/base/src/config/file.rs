@@ -57,9 +57,10 @@ impl ConfigFile {
                 found = true;
             }
         }
-        let url = table.get("broker").and_then(|broker| broker.get("url"));
-        let password = url.and_then(Value::as_str).and_then(password_of);
-        found || password.is_some_and(|password| password != "guest")
+        let field = |name| table.get("broker").and_then(|broker| broker.get(name));
+        let nodes = field("urls").and_then(Value::as_array).into_iter().flatten();
+        let urls = field("url").into_iter().chain(nodes).filter_map(Value::as_str);
+        found || urls.filter_map(password_of).any(|password| password != "guest")
     }
 }
 

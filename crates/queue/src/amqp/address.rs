@@ -84,6 +84,11 @@ impl TlsFiles {
 }
 
 impl Address {
+    /// Parses the addresses of a cluster's nodes, separated by commas.
+    pub(super) fn parse_all(urls: &str) -> Result<Vec<Self>> {
+        nsbridge_base::broker_urls(urls).map(Self::parse).collect()
+    }
+
     pub(super) fn parse(url: &str) -> Result<Self> {
         let wrong = |reason: String| Error::Address { address: without_password(url), reason };
         let (plain, query) = url.split_once('?').unwrap_or((url, ""));
@@ -244,8 +249,8 @@ fn misread(plain: &str) -> Option<String> {
         host.split_once('/').map_or((host, None), |(host, vhost)| (host, Some(vhost)));
     if host.contains([',', ';']) {
         return Some(
-            "it names several hosts: use one name that stands for all nodes, whose addresses are tried in \
-             turn"
+            "it names several hosts: write an address for each node, separated by commas, such as \
+             amqps://user:password@a/%2f,amqps://user:password@b/%2f"
                 .to_owned(),
         );
     }
@@ -290,6 +295,21 @@ mod tests {
     fn an_address_is_shown_without_its_login() {
         shows("amqp://me:secret@localhost/%2f", "amqp://localhost:5672/%2f");
         shows("amqps://me:secret@mq.example:99/jobs", "amqps://mq.example:99/jobs");
+    }
+
+    #[test]
+    fn the_nodes_of_a_cluster_have_an_address_each() {
+        let shown = |urls: &str| {
+            let nodes = Address::parse_all(urls)?;
+            Ok::<_, Error>(nodes.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let nodes = shown("amqps://me:se,cret@a/%2f, amqps://me:secret@b/%2f").unwrap();
+        assert_eq!(nodes, ["amqps://a:5671/%2f", "amqps://b:5671/%2f"]);
+        let plain = shown("amqps://me:secret@a/%2f,amqp://me:secret@b/%2f").unwrap_err();
+        assert!(matches!(&plain, Error::Plaintext { address } if address.contains("//b:")));
+        let wrong = shown("amqps://me:secret@a/%2f,amqps://me:secret@b:port/%2f").unwrap_err();
+        assert!(wrong.to_string().contains("***@b:port"), "{wrong}");
+        assert!(!wrong.to_string().contains("secret"), "{wrong}");
     }
 
     #[test]

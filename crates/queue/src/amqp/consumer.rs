@@ -289,13 +289,14 @@ mod tests {
     use super::super::topology::declare_reply_queue;
     use super::{Life, Settings, subscribe};
     use crate::amqp::AmqpBroker;
+    use crate::amqp::frame_filter::Filter;
     use crate::timing::Timing;
 
     #[tokio::test]
     async fn a_paused_subscription_ends_with_its_channel() {
         let timing = Timing { channel_poll: Duration::from_millis(10), ..Timing::default() };
         let broker = AmqpBroker::new(&nsbridge_testkit::amqp_url()).unwrap().with_timing(timing);
-        let (connection, bodies) = broker.open("paused").await.unwrap();
+        let Filter { connection, bodies, .. } = broker.open("paused").await.unwrap();
         let channel = connection.create_channel().await.unwrap();
         let queue = reply_queue(u128::from(random()));
         declare_reply_queue(&channel, &queue, &broker.limits).await.unwrap();

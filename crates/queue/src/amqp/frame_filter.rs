@@ -11,14 +11,17 @@
 //! of 128 MiB exhaust a machine's memory. For a body beyond the limit of its queue, the filter
 //! therefore sets the announced size to zero and drops the body's frames as they arrive
 //! ([`Bodies`]).
+//!
+//! It also reads the broker's version, which is part of the first frame.
 
 mod bodies;
+mod greeting;
 mod reader;
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -30,6 +33,8 @@ use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, OwnedTLSConfig};
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties};
 
+use greeting::{Greeting, Version};
+
 pub(crate) use bodies::Bodies;
 #[cfg(feature = "testing")]
 pub(crate) use reader::DEEPEST;
@@ -38,23 +43,39 @@ pub(crate) use reader::Reader;
 /// Maximum number of bytes per read from the socket.
 const READ_BYTES: usize = 64 << 10;
 
+/// Open connection, and what the filter shares with it.
+pub(super) struct Filter {
+    pub(super) connection: Connection,
+    pub(super) bodies: Arc<Bodies>,
+    /// Version of the broker, if it told one.
+    pub(super) version: Option<Version>,
+}
+
 /// Opens a connection that the current runtime serves.
 pub(super) async fn connect(
     uri: AMQPUri,
     tls: OwnedTLSConfig,
     properties: ConnectionProperties,
-) -> lapin::Result<(Connection, Arc<Bodies>)> {
-    let bodies = Arc::new(Bodies::default());
+) -> lapin::Result<Filter> {
+    let shared = Shared::default();
     let tokio = Tokio::current();
-    let runtime = Runtime::new(Kit { tokio: tokio.clone(), bodies: Arc::clone(&bodies) });
+    let runtime = Runtime::new(Kit { tokio: tokio.clone(), shared: shared.clone() });
     let tokio = Runtime::new(tokio);
-    let watched = Arc::clone(&bodies);
+    let of_stream = shared.clone();
     let connect = async move |uri: AMQPUri, _| {
         let stream = uri.connect_with_config_async(tls.as_ref(), &tokio).await?;
-        Ok(AsyncTcpStream::Plain(Filtered::new(stream, Arc::clone(&watched))))
+        Ok(AsyncTcpStream::Plain(Filtered::new(stream, of_stream.clone())))
     };
     let connection = Connection::connector(uri, runtime, connect, properties).await?;
-    Ok((connection, bodies))
+    let version = shared.version.get().copied();
+    Ok(Filter { connection, bodies: shared.bodies, version })
+}
+
+/// State that a filter shares with its connection.
+#[derive(Clone, Debug, Default)]
+struct Shared {
+    bodies: Arc<Bodies>,
+    version: Arc<OnceLock<Version>>,
 }
 
 type Socket = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
@@ -63,7 +84,7 @@ type Socket = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 #[derive(Clone, Debug)]
 struct Kit {
     tokio: Tokio,
-    bodies: Arc<Bodies>,
+    shared: Shared,
 }
 
 impl RuntimeKit for Kit {}
@@ -114,8 +135,8 @@ impl Reactor for Kit {
         &self,
         addr: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
-        let bodies = Arc::clone(&self.bodies);
-        let filtered = |stream| Filtered::new(AsyncTcpStream::Plain(stream), bodies);
+        let shared = self.shared.clone();
+        let filtered = |stream| Filtered::new(AsyncTcpStream::Plain(stream), shared);
         self.tokio.tcp_connect_addr(addr).map_ok(filtered)
     }
 }
@@ -123,6 +144,7 @@ impl Reactor for Kit {
 /// Filtered connection to a broker.
 struct Filtered {
     socket: Socket,
+    greeting: Greeting,
     reader: Reader,
     /// Buffer for bytes from the socket that are not filtered yet.
     came: Box<[u8]>,
@@ -132,9 +154,10 @@ struct Filtered {
 }
 
 impl Filtered {
-    fn new(socket: Socket, bodies: Arc<Bodies>) -> Self {
+    fn new(socket: Socket, shared: Shared) -> Self {
         let came = vec![0; READ_BYTES].into_boxed_slice();
-        Self { socket, reader: Reader::new(bodies), came, passed: Vec::new(), taken: 0 }
+        let (greeting, reader) = (Greeting::new(shared.version), Reader::new(shared.bodies));
+        Self { socket, greeting, reader, came, passed: Vec::new(), taken: 0 }
     }
 }
 
@@ -152,6 +175,7 @@ impl AsyncRead for Filtered {
             }
             this.passed.clear();
             this.taken = 0;
+            this.greeting.read(&this.came[..count]);
             this.reader.read(&this.came[..count], &mut this.passed)?;
         }
         let rest = &this.passed[this.taken..];

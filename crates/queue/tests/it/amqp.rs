@@ -64,6 +64,57 @@ async fn a_port_that_nobody_listens_on_is_unreachable() {
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
 }
 
+/// Returns the nodes that hold a connection of this name.
+fn holders<'a>(nodes: &'a [Proxy], name: &str) -> Vec<&'a Proxy> {
+    nodes.iter().filter(|node| node.names().iter().any(|each| each.contains(name))).collect()
+}
+
+#[tokio::test]
+async fn connections_to_a_cluster_begin_at_a_node_by_chance_and_pass_over_one_that_is_gone() {
+    let (nodes, urls): (Vec<Proxy>, Vec<String>) = (0..3).map(|_| proxied()).unzip();
+    let urls = urls.join(",");
+    let mut first = Vec::new();
+    let mut connections = Vec::new();
+    while !nodes.iter().all(|node| first.contains(&node.addr())) {
+        let (broker, name) = (AmqpBroker::new(&urls).unwrap(), format!("first {}", first.len()));
+        connections.push(broker.connect(&name).await.unwrap());
+        first.push(holders(&nodes, &name)[0].addr());
+        assert!(first.len() < 200, "a node of three is never the first: {first:?}");
+    }
+
+    let broker = AmqpBroker::new(&urls).unwrap();
+    connections.push(broker.connect("stays a").await.unwrap());
+    connections.push(broker.connect("stays b").await.unwrap());
+    let home = holders(&nodes, "stays a")[0];
+    assert_eq!(holders(&nodes, "stays b")[0].addr(), home.addr());
+
+    home.refuse();
+    connections.push(broker.connect("moves a").await.unwrap());
+    let next = holders(&nodes, "moves a")[0];
+    assert_ne!(next.addr(), home.addr());
+    home.accept();
+    connections.push(broker.connect("moves b").await.unwrap());
+    assert_eq!(holders(&nodes, "moves b")[0].addr(), next.addr(), "it is tried first from now on");
+
+    assert!(broker.listens().await);
+    nodes[1..].iter().for_each(Proxy::refuse);
+    assert!(broker.listens().await, "one node listens");
+    nodes[0].refuse();
+    assert!(!broker.listens().await);
+    let error = broker.connect("nowhere").await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_refuses_the_login_is_told_before_one_that_is_gone() {
+    let refused = amqp_url().replace("guest:guest", "guest:secret");
+    for urls in [format!("{refused},amqp://127.0.0.1:1"), format!("amqp://127.0.0.1:1,{refused}")] {
+        let error = AmqpBroker::new(&urls).unwrap().connect("denied").await.unwrap_err();
+        assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+        assert!(!format!("{error:?} {error}").contains("secret"));
+    }
+}
+
 #[tokio::test]
 async fn a_queue_declared_with_other_arguments_is_told_in_one_sentence() {
     let ours = AmqpBroker::new(&amqp_url()).unwrap().connect("ours").await.unwrap();

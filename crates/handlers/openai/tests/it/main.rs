@@ -5,6 +5,7 @@ mod commands;
 mod embeddings;
 mod faults;
 mod generic;
+mod llama;
 mod llama_server;
 mod replay;
 mod vllm;

@@ -41,7 +41,9 @@ class PartsOfCharacters:
     """A token that is a part of a character is written as its bytes, as by OpenAI. vLLM writes no text for
     it, and the whole character for its last token. A text offset counts the characters before a token.
 
-    A worker in front of a server has no bytes of the tokens, and writes each as the server decodes it alone."""
+    A worker in front of a server has no bytes of the tokens: it writes each as the server decodes it alone, and
+    a text offset counts the characters of the tokens before it that make whole characters together. Of likely
+    tokens that are written alike, the list has the chosen one, or else the likeliest."""
 
     @staticmethod
     def is_in(fields, expected, found):
@@ -55,7 +57,8 @@ class PartsOfCharacters:
 
     @staticmethod
     def change(fields, expected, found):
-        name = _name if BYTES in json.dumps(found) else _decoded
+        has_bytes = BYTES in json.dumps(found)
+        name = _name if has_bytes else _decoded
         for place in _places(expected):
             for each in [place, *place["top_logprobs"]]:
                 spelled = _bytes(each["token"])
@@ -63,10 +66,9 @@ class PartsOfCharacters:
         for told in _lists(expected):
             spelled = [_bytes(token) for token in told["tokens"]]
             told["tokens"] = [name(each) for each in spelled]
-            told["top_logprobs"] = [top and {name(_bytes(token)): value for token, value in top.items()}
-                                    for top in told["top_logprobs"]]
-            told["text_offset"] = [len(b"".join(spelled[:place]).decode(errors="ignore"))
-                                   for place in range(len(spelled))]
+            tops = zip(told["tokens"], told["token_logprobs"], told["top_logprobs"])
+            told["top_logprobs"] = [top and _named(name, top) | {token: value} for token, value, top in tops]
+            told["text_offset"] = [len(_before(spelled[:place], has_bytes)) for place in range(len(spelled))]
         for choice in expected["choices"]:
             for place in choice["prompt_logprobs"] or ():
                 for token, entry in (place or {}).items():
@@ -203,3 +205,16 @@ def _name(spelled):
 
 def _decoded(spelled):
     return spelled.decode(errors="replace")
+
+
+def _named(name, top):
+    """Returns a list of likely tokens by their names; of equal names, the likeliest token counts."""
+    return {name(_bytes(token)): top[token] for token in sorted(top, key=top.get)}
+
+
+def _before(spelled, has_bytes):
+    """Returns the text of the tokens before one. Without their bytes, it ends where a character ends."""
+    joined = b"".join(spelled)
+    if not has_bytes and UNKNOWN in _decoded(joined):
+        return _before(spelled[:-1], has_bytes)
+    return joined.decode(errors="ignore")
