@@ -2,7 +2,7 @@
 //!
 //! The exchanges lie in `tests/recorded`, each with its request. `NSBRIDGE_TEST_RECORD_VLLM=http://.. cargo
 //! test -p nsbridge-openai -- --test-threads 1` asks the server at that address what the file lacks, and
-//! adds it.
+//! adds it. `NSBRIDGE_TEST_RECORD_LLAMA` and `NSBRIDGE_TEST_RECORD_EMBEDDINGS` do so for the other files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
