@@ -104,7 +104,7 @@ class Stack:
 
     def resolve(self, value):
         if isinstance(value, list):
-            return [item for item in map(self.resolve, value) if item is not ABSENT]
+            return [self.resolve(item) for item in value]
         if not isinstance(value, dict):
             return value
         if len(value) == 1:
@@ -113,12 +113,9 @@ class Stack:
                 return self.ref(argument)
             if key.startswith("Fn::"):
                 return getattr(self, key[4:].lower())(argument)
-        resolved = {key: self.resolve(item) for key, item in value.items()}
-        return {key: item for key, item in resolved.items() if item is not ABSENT}
+        return {key: self.resolve(item) for key, item in value.items()}
 
     def ref(self, name: str):
-        if name == "AWS::NoValue":
-            return ABSENT
         for table in (PSEUDO, self.parameters):
             if name in table:
                 return table[name]
@@ -171,27 +168,6 @@ class Stack:
 
     def base64(self, argument) -> str:
         return self.resolve(argument)
-
-    def equals(self, argument) -> bool:
-        first, second = map(self.resolve, argument)
-        return first == second
-
-    def not_(self, argument) -> bool:
-        return not self.resolve(argument[0])
-
-    def condition(self, name: str) -> bool:
-        (key, argument), = self.template["Conditions"][name].items()
-        return {"Fn::Not": self.not_, "Fn::Equals": self.equals}[key](argument)
-
-    def if_(self, argument):
-        name, then, otherwise = argument
-        return self.resolve(then if self.condition(name) else otherwise)
-
-    def __getattr__(self, name: str):
-        # `if` and `not` are words of Python.
-        if name in ("if", "not"):
-            return getattr(self, name + "_")
-        raise AttributeError(name)
 
 
 def resolved(templates: dict[str, dict] | None = None) -> dict[str, Stack]:
