@@ -1,6 +1,7 @@
 """The templates of CloudFormation as Python values, with their references replaced by sample values."""
 
 import copy
+import functools
 import json
 import pathlib
 import re
@@ -81,12 +82,13 @@ class Loader(yaml.SafeLoader):
 Loader.add_multi_constructor("!", Loader.short)
 
 
-def read(name: str) -> dict:
-    return yaml.load((FOLDER / f"{name}.yaml").read_text(), Loader)
+@functools.cache
+def read() -> dict[str, dict]:
+    return {name: yaml.load((FOLDER / f"{name}.yaml").read_text(), Loader) for name in NAMES}
 
 
 def all_templates() -> dict[str, dict]:
-    return {name: read(name) for name in NAMES}
+    return copy.deepcopy(read())
 
 
 class Stack:
@@ -177,7 +179,7 @@ def resolved(templates: dict[str, dict] | None = None) -> dict[str, Stack]:
 
 def changed(name: str, path: str, value) -> dict[str, dict]:
     """Returns all templates with one value changed: the mutants. `path` has the keys, split at `/`; ABSENT removes."""
-    templates = copy.deepcopy(all_templates())
+    templates = all_templates()
     *way, last = [int(key) if key.isdigit() else key for key in path.split("/")]
     place = templates[name]["Resources"]
     for key in way:
