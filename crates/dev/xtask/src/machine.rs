@@ -103,6 +103,15 @@ pub(crate) fn installer() -> Result<()> {
     Ok(())
 }
 
+/// Returns a Python with the packages that check the templates in `deploy`.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the packages.
+pub(crate) fn templates() -> Result<PathBuf> {
+    plain("templates", "deploy/tests/templates/requirements.txt")
+}
+
 /// Makes sure that Prometheus's tool for rules is installed.
 ///
 /// # Errors

@@ -75,6 +75,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
         report.part("the Python client's tests", Runner::Unittest, tests)?;
         python_tests(&mut report, &machine)?;
         installer(&mut report)?;
+        templates(&mut report)?;
         alert_rules(&mut report)?;
     }
     drop(broker);
@@ -120,6 +121,12 @@ fn installer(report: &mut Report) -> Result<()> {
         Runner::Unittest,
         with(python, &["-m", "unittest", "discover"]),
     )
+}
+
+/// Tests the templates of CloudFormation, the IAM documents, the Helm chart and the file of Compose.
+fn templates(report: &mut Report) -> Result<()> {
+    let python = python(&machine::templates()?, "deploy/tests/templates");
+    report.part("the templates", Runner::Unittest, with(python, &["-m", "unittest", "discover"]))
 }
 
 /// Tests the alert rules, and parses the queries of the boards, with Prometheus's own tool.
