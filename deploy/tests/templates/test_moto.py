@@ -1,10 +1,10 @@
 """The templates in moto. It skips types that it does not know, says CREATE_COMPLETE, and warns: what it skips is written
 down here, and created by its direct API where it has one."""
 
+import atexit
 import json
 import logging
 import os
-import pathlib
 import tempfile
 import unittest
 import unittest.mock
@@ -13,14 +13,16 @@ import warnings
 import stacks
 
 # Without this, moto reads a list of images for seconds.
-EMPTY = pathlib.Path(tempfile.mkdtemp()) / "amis.json"
-EMPTY.write_text("[]")
+EMPTY = tempfile.NamedTemporaryFile("w+", suffix=".json")
+EMPTY.write("[]")
+EMPTY.flush()
+atexit.register(EMPTY.close)
 os.environ |= {
     "AWS_ACCESS_KEY_ID": "none",
     "AWS_SECRET_ACCESS_KEY": "none",
     "AWS_DEFAULT_REGION": stacks.REGION,
     "MOTO_ACCOUNT_ID": stacks.ACCOUNT,
-    "MOTO_AMIS_PATH": str(EMPTY),
+    "MOTO_AMIS_PATH": EMPTY.name,
 }
 
 import boto3  # noqa: E402
