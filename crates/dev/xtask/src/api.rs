@@ -63,12 +63,13 @@ pub(crate) fn run(cargo: &Cargo, write: bool) -> Result<()> {
 }
 
 /// Libraries that are parts of the gateway or of the command, and have no users beside them.
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "nsbridge-gateway-replies",
     "nsbridge-import",
     "nsbridge-import-djl",
     "nsbridge-import-vllm",
     "nsbridge-reply-text",
+    "nsbridge-scaling",
     "nsbridge-top",
 ];
 

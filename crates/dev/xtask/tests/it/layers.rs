@@ -11,7 +11,7 @@ use crate::tree::{none, root};
 fn layer(folder: &str) -> Option<u8> {
     Some(match folder {
         "crates/protocol" | "crates/kernels" | "crates/base" | "crates/aws"
-        | "crates/reply-text" => 0,
+        | "crates/reply-text" | "crates/scaling" => 0,
         "crates/gpu"
         | "crates/crypto"
         | "crates/queue"

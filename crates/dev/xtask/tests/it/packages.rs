@@ -19,7 +19,7 @@ const UNPUBLISHED: [&str; 7] = [
 ];
 
 /// Categories of the registry, as far as this project uses them.
-const CATEGORIES: [&str; 19] = [
+const CATEGORIES: [&str; 20] = [
     "api-bindings",
     "asynchronous",
     "authentication",
@@ -35,6 +35,7 @@ const CATEGORIES: [&str; 19] = [
     "network-programming",
     "parser-implementations",
     "science",
+    "simulation",
     "text-processing",
     "visualization",
     "web-programming::http-client",

@@ -1,0 +1,78 @@
+//! Plot of waiting times against cost: a point for each percentile of each run.
+
+use super::Run;
+use super::axis::Axis;
+use super::svg::{Anchor, COLORS, GRID, INK, Svg};
+
+const WIDTH: f64 = 760.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 520.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 380.0;
+
+/// Height of a line of the legend.
+const LINE: f64 = 20.0;
+
+/// Smallest wait of the axis in seconds. Shorter ones are drawn at it.
+const SHORTEST_S: f64 = 0.1;
+
+/// Names of the percentiles, in the order of the marks.
+const PERCENTILES: [&str; 3] = ["p50", "p95", "p99"];
+
+/// Returns a plot of the waits' percentiles against the cost, as SVG. `currency` is the unit of the cost.
+///
+/// Waits below 0.1 s are drawn at 0.1 s.
+pub fn frontier(title: &str, currency: &str, runs: &[Run<'_>]) -> String {
+    let height = BOTTOM.max(TOP + (runs.len() + PERCENTILES.len() + 1) as f64 * LINE) + 55.0;
+    let mut svg = Svg::new(WIDTH, height, title);
+    let largest = |of: &dyn Fn(&Run<'_>) -> f64| runs.iter().map(of).fold(0.0, f64::max);
+    let x = Axis::linear(largest(&|run| run.outcome.cost), LEFT, RIGHT);
+    let longest_s = largest(&|run| run.outcome.waits.p99_s);
+    let y = Axis::logarithmic(SHORTEST_S, longest_s, BOTTOM, TOP);
+    axes(&mut svg, title, currency, &x, &y);
+    for (run, color) in runs.iter().zip(COLORS.iter().cycle()) {
+        let waits = &run.outcome.waits;
+        let place = x.place(run.outcome.cost);
+        let heights = [waits.p50_s, waits.p95_s, waits.p99_s].map(|wait_s| y.place(wait_s));
+        svg.line((place, heights[0]), (place, heights[2]), color);
+        for (kind, height) in heights.into_iter().enumerate() {
+            svg.mark((place, height), kind, color);
+        }
+    }
+    legend(&mut svg, runs);
+    svg.end()
+}
+
+fn axes(svg: &mut Svg, title: &str, currency: &str, x: &Axis, y: &Axis) {
+    svg.text((LEFT, 22.0), Anchor::Start, title);
+    for (number, text) in x.marks() {
+        let place = x.place(number);
+        svg.line((place, TOP), (place, BOTTOM), GRID);
+        svg.text((place, BOTTOM + 18.0), Anchor::Middle, text);
+    }
+    for (number, text) in y.marks() {
+        let place = y.place(number);
+        svg.line((LEFT, place), (RIGHT, place), GRID);
+        svg.text((LEFT - 8.0, place + 4.0), Anchor::End, text);
+    }
+    svg.line((LEFT, BOTTOM), (RIGHT, BOTTOM), INK);
+    svg.line((LEFT, TOP), (LEFT, BOTTOM), INK);
+    let middle = f64::midpoint(LEFT, RIGHT);
+    svg.text((middle, BOTTOM + 40.0), Anchor::Middle, format!("cost ({currency})"));
+    svg.vertical_text((20.0, f64::midpoint(TOP, BOTTOM)), "wait until the first token (s)");
+}
+
+fn legend(svg: &mut Svg, runs: &[Run<'_>]) {
+    let mut height = TOP + 10.0;
+    for (kind, name) in PERCENTILES.iter().enumerate() {
+        svg.mark((RIGHT + 30.0, height - 4.0), kind, INK);
+        svg.text((RIGHT + 44.0, height), Anchor::Start, name);
+        height += LINE;
+    }
+    height += LINE / 2.0;
+    for (run, color) in runs.iter().zip(COLORS.iter().cycle()) {
+        svg.line((RIGHT + 22.0, height - 4.0), (RIGHT + 38.0, height - 4.0), color);
+        svg.text((RIGHT + 44.0, height), Anchor::Start, run.name);
+        height += LINE;
+    }
+}
