@@ -34,7 +34,7 @@ use crate::error::Error;
 use crate::policy::{DAY_S, Observation, Options, Policy};
 use crate::trace::Trace;
 
-/// Weight of a finished request in the moving average of tokens per request.
+/// Smallest weight of a finished request in the moving average of tokens per request. The first 50 count alike.
 const AVERAGE_WEIGHT: f64 = 0.02;
 
 /// Replays a trace through a policy.
@@ -65,6 +65,8 @@ struct Run<'a> {
     arrived: usize,
     /// The same number at the last decision.
     counted: usize,
+    /// Number of requests that have ended.
+    finished: u64,
     tokens_per_request: Option<f64>,
     worker_tokens_per_s: Option<f64>,
     decisions: u64,
@@ -82,6 +84,7 @@ impl<'a> Run<'a> {
             requests: Requests::new(trace.requests()),
             arrived: 0,
             counted: 0,
+            finished: 0,
             tokens_per_request: None,
             worker_tokens_per_s: cluster.worker.busy_tokens_per_s(input, output),
             decisions: 0,
@@ -129,8 +132,10 @@ impl<'a> Run<'a> {
         let acted = self.fleet.act(now_s, &mut self.requests);
         for index in acted.ended {
             let tokens = f64::from(self.requests.output_tokens(index));
+            self.finished += 1;
+            let weight = AVERAGE_WEIGHT.max(1.0 / self.finished as f64);
             let average = self.tokens_per_request.get_or_insert(tokens);
-            *average += (tokens - *average) * AVERAGE_WEIGHT;
+            *average += (tokens - *average) * weight;
         }
         self.give_back(acted.returned);
     }

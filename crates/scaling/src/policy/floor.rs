@@ -162,10 +162,7 @@ mod tests {
             ("08:00-08:00 = 3", "00:00-24:00"),
         ] {
             let said = text.parse::<Floor>().unwrap_err();
-            assert!(
-                said.contains(part) && said.contains(text.split('-').next().unwrap()),
-                "{said}"
-            );
+            assert!(said.contains(part), "{said}");
         }
     }
 

@@ -99,13 +99,13 @@ fn a_seed_gives_one_trace_on_every_machine() {
     let trace = hour().trace().unwrap();
     let first: Vec<_> = trace.requests().iter().take(3).collect();
     let wanted = [
-        Request { at_s: 0.0, input_tokens: 0, output_tokens: 0 },
-        Request { at_s: 0.0, input_tokens: 0, output_tokens: 0 },
-        Request { at_s: 0.0, input_tokens: 0, output_tokens: 0 },
+        Request { at_s: 9.968408, input_tokens: 1298, output_tokens: 19 },
+        Request { at_s: 14.390564, input_tokens: 297, output_tokens: 73 },
+        Request { at_s: 17.983557, input_tokens: 680, output_tokens: 354 },
     ];
     assert_eq!(first, wanted.iter().collect::<Vec<_>>());
     let sum: u64 = trace.requests().iter().map(|it| u64::from(it.output_tokens)).sum();
-    assert_eq!((trace.requests().len(), sum), (0, 0));
+    assert_eq!((trace.requests().len(), sum), (1157, 239_976));
     assert_ne!(Day { seed: 2, ..hour() }.trace().unwrap(), trace);
 }
 
