@@ -43,7 +43,7 @@ const MAX_NUMBER: f64 = 1e12;
 /// Refuses an option.
 pub(crate) fn refuse<T>(
     option: &'static str,
-    value: impl ToString,
+    value: &impl ToString,
     expected: impl Into<String>,
 ) -> Result<T, Error> {
     Err(Error::Option { option, value: value.to_string(), expected: expected.into() })
@@ -54,7 +54,7 @@ pub(crate) fn positive(option: &'static str, value: f64, unit: &str) -> Result<(
     if value > 0.0 && value <= MAX_NUMBER {
         return Ok(());
     }
-    refuse(option, value, format!("set it to a number of {unit} above 0, at most {MAX_NUMBER:e}"))
+    refuse(option, &value, format!("set it to a number of {unit} above 0, at most {MAX_NUMBER:e}"))
 }
 
 /// Checks that an option is zero or a number above zero.
@@ -62,5 +62,5 @@ pub(crate) fn not_negative(option: &'static str, value: f64, unit: &str) -> Resu
     if (0.0..=MAX_NUMBER).contains(&value) {
         return Ok(());
     }
-    refuse(option, value, format!("set it to a number of {unit} from 0 to {MAX_NUMBER:e}"))
+    refuse(option, &value, format!("set it to a number of {unit} from 0 to {MAX_NUMBER:e}"))
 }

@@ -18,9 +18,9 @@ const COS_TERMS: u32 = 16;
 /// Largest magnitude of an exponent: `exp` of it is a normal number.
 const MAX_EXPONENT: f64 = 700.0;
 
-/// Natural logarithm of a positive normal number.
+/// Natural logarithm of a positive normal number; a number without meaning for others.
 pub(crate) fn ln(x: f64) -> f64 {
-    let bits = x.max(f64::MIN_POSITIVE).min(f64::MAX).to_bits();
+    let bits = x.to_bits();
     let mut exponent = (bits >> 52) as i64 - 1023;
     let mut mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | (1023 << 52));
     if mantissa > SQRT_2 {

@@ -85,19 +85,19 @@ impl Options {
     /// Returns an error with the first option that cannot be used.
     pub fn check(&self) -> Result<(), Error> {
         if !(1..=MAX_WORKERS).contains(&self.max) {
-            return refuse("max", self.max, format!("set it to a number from 1 to {MAX_WORKERS}"));
+            return refuse("max", &self.max, format!("set it to a number from 1 to {MAX_WORKERS}"));
         }
         if self.min > self.max {
             return refuse(
                 "min",
-                self.min,
+                &self.min,
                 format!("set it to at most max, which is {}", self.max),
             );
         }
         if let Some(floor) = self.floors.iter().find(|floor| floor.workers() > self.max) {
             return refuse(
                 "floors",
-                floor,
+                &floor,
                 format!("set it to at most max, which is {}", self.max),
             );
         }
@@ -106,7 +106,7 @@ impl Options {
         {
             let expected =
                 format!("set it to a number from min to max, {} to {}", self.min, self.max);
-            return refuse("rule.workers", fixed.workers, expected);
+            return refuse("rule.workers", &fixed.workers, expected);
         }
         not_negative("scale_in_delay_s", self.scale_in_delay_s, "seconds")?;
         not_negative("idle_s", self.idle_s, "seconds")?;

@@ -50,7 +50,7 @@ pub fn simulate(trace: &Trace, cluster: &Cluster, policy: Options) -> Result<Out
     cluster.check_decisions(trace.duration_s())?;
     let mut run = Run::new(trace, cluster, Policy::new(policy)?);
     run.start();
-    let end_s = run.to_the_end();
+    let end_s = run.run_to_end();
     Ok(run.outcome(end_s))
 }
 
@@ -98,7 +98,7 @@ impl<'a> Run<'a> {
     }
 
     /// Handles events in the order of their times, and returns the time of the end.
-    fn to_the_end(&mut self) -> f64 {
+    fn run_to_end(&mut self) -> f64 {
         let all = self.trace.requests();
         let limit_s = self.trace.duration_s() + self.cluster.tail_s;
         let mut decision = 1_u64;

@@ -58,11 +58,11 @@ impl Trace {
         let mut times = requests.iter().map(|request| request.at_s);
         if let Some(wrong) = times.find(|time_s| !is_usable(time_s)) {
             let expected = "set it to a number of seconds from 0 to 366 days";
-            return refuse("at_s of a request", wrong, expected);
+            return refuse("at_s of a request", &wrong, expected);
         }
         if !is_usable(&duration_s) {
             let expected = "set it to a number of seconds from 0 to 366 days";
-            return refuse("duration_s", duration_s, expected);
+            return refuse("duration_s", &duration_s, expected);
         }
         requests.sort_by(|one, other| one.at_s.total_cmp(&other.at_s));
         let last_s = requests.last().map_or(0.0, |request| request.at_s);
@@ -75,7 +75,7 @@ impl Trace {
     ///
     /// Returns an error with the number of the first line that has another form than the first one.
     pub fn read(reader: impl BufRead) -> Result<Self, Error> {
-        let mut form = None;
+        let mut form: Option<Form> = None;
         let mut rows = Vec::new();
         for (number, text) in (1..).zip(reader.lines()) {
             let text = text.map_err(|source| Error::Read { line: number, source })?;
@@ -84,28 +84,14 @@ impl Trace {
             if text.is_empty() {
                 continue;
             }
-            let wrong = |form: &Form, problem| Error::Line {
-                line: number,
-                problem,
-                expected: form.expected(),
-            };
-            let form = match &form {
-                Some(form) => form,
-                None => {
-                    let found = Form::of_first_line(text).map_err(|problem| Error::Line {
-                        line: number,
-                        problem,
-                        expected: line::ANY_FORM,
-                    })?;
-                    let is_header = found.has_header();
-                    let found = form.insert(found);
-                    if is_header {
-                        continue;
-                    }
-                    found
-                }
-            };
-            rows.push(form.row(text).map_err(|problem| wrong(form, problem))?);
+            let wrong = |problem, expected| Error::Line { line: number, problem, expected };
+            let is_first = form.is_none();
+            let known = form.map_or_else(|| Form::of_first_line(text), Ok);
+            let known = known.map_err(|problem| wrong(problem, line::ANY_FORM))?;
+            form = Some(known);
+            if !is_first || !known.has_header() {
+                rows.push(known.row(text).map_err(|problem| wrong(problem, known.expected()))?);
+            }
         }
         let Some(form) = form else {
             let problem = "there is no line with text".to_owned();

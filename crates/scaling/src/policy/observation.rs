@@ -81,6 +81,7 @@ fn thousandths(value: f64) -> f64 {
     (value.clamp(-MAX_NUMBER, MAX_NUMBER) * 1000.0).round() / 1000.0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference to the field")]
 fn thousandths_only<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let finite = if value.is_finite() { *value } else { 0.0 };
     thousandths(finite).serialize(serializer)

@@ -52,6 +52,9 @@ pub struct BacklogSeconds {
     pub utilization: f64,
     /// Time within which the waiting interactive requests are to be worked off, in seconds.
     pub target_s: f64,
+    /// Time that takes the place of `target_s` while workers boot, in seconds, if it is longer. They will work off the backlog
+    /// that grows until they are ready, so a long time asks for fewer workers that come too late.
+    pub pending_target_s: f64,
     /// Time within which the waiting bulk requests are to be worked off, in seconds.
     pub bulk_target_s: f64,
     /// Time constant of the arrival rate's average when it rises, in seconds.
@@ -67,6 +70,7 @@ impl Default for BacklogSeconds {
             tokens_per_request: 300.0,
             utilization: 0.8,
             target_s: 15.0,
+            pending_target_s: 60.0,
             bulk_target_s: 3600.0,
             rise_s: 30.0,
             fall_s: 300.0,
@@ -95,13 +99,14 @@ impl BacklogSeconds {
         )?;
         positive("rule.tokens_per_request", self.tokens_per_request, "tokens")?;
         positive("rule.target_s", self.target_s, "seconds")?;
+        positive("rule.pending_target_s", self.pending_target_s, "seconds")?;
         positive("rule.bulk_target_s", self.bulk_target_s, "seconds")?;
         positive("rule.rise_s", self.rise_s, "seconds")?;
         positive("rule.fall_s", self.fall_s, "seconds")?;
         if self.utilization > 0.0 && self.utilization <= 1.0 {
             return Ok(());
         }
-        refuse("rule.utilization", self.utilization, "set it to a share above 0, at most 1")
+        refuse("rule.utilization", &self.utilization, "set it to a share above 0, at most 1")
     }
 }
 
@@ -174,8 +179,11 @@ impl BacklogState {
         let waiting = backlog.waiting_tokens / (worker_tokens_per_s * options.target_s);
         let bulk = backlog.bulk_tokens / (worker_tokens_per_s * options.bulk_target_s);
         let wanted = whole_workers(arriving + waiting + bulk);
-        // The backlog grows while workers boot, and they will work it off. Only more arrivals are a reason for more.
-        let enough = whole_workers(arriving).max(seen.workers());
+        // The backlog grows while workers boot, and they will work it off. What they cannot work off soon is a reason for
+        // more, and so are arrivals.
+        let target_s = options.target_s.max(options.pending_target_s);
+        let left = backlog.waiting_tokens / (worker_tokens_per_s * target_s);
+        let enough = whole_workers(arriving + left + bulk).max(seen.workers());
         if seen.pending > 0 && wanted > enough {
             return (enough, Reason::Pending { wanted, pending: seen.pending });
         }

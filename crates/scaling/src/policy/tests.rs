@@ -48,15 +48,12 @@ fn arriving_tokens_are_fed_forward_and_the_backlog_is_divided_by_the_target() {
 #[test]
 fn measured_averages_take_the_place_of_the_options() {
     let loaded = Observation { ready_interactive: 10, ..seen(0.0) };
-    let measured = Observation {
-        tokens_per_request: Some(600.0),
-        worker_tokens_per_s: Some(150.0),
-        ..loaded.clone()
-    };
+    let measured =
+        Observation { tokens_per_request: Some(600.0), worker_tokens_per_s: Some(150.0), ..loaded };
     let absent = Observation {
         tokens_per_request: Some(f64::NAN),
         worker_tokens_per_s: Some(-1.0),
-        ..loaded.clone()
+        ..loaded
     };
     assert_eq!(numbers(&backlog(|_| ()), std::slice::from_ref(&loaded)), [2]);
     assert_eq!(numbers(&backlog(|_| ()), &[measured]), [2]);
@@ -74,7 +71,7 @@ fn bulk_requests_have_a_target_of_their_own() {
 }
 
 #[test]
-fn a_growing_backlog_asks_for_no_more_while_workers_boot() {
+fn a_growing_backlog_asks_for_fewer_workers_while_others_boot() {
     let mut policy = Policy::new(backlog(|_| ())).unwrap();
     let waiting = |at_s, ready_interactive, running, pending| Observation {
         ready_interactive,
@@ -88,9 +85,11 @@ fn a_growing_backlog_asks_for_no_more_while_workers_boot() {
         booting.to_string(),
         "5 workers: the load needs 9, and 5 asked for are not ready yet"
     );
-    assert_eq!(policy.decide(&waiting(30.0, 60, 5, 0)).desired, 9);
-    // Arrivals are a reason for more: 60 requests in 15 s need 24 workers.
-    let arriving = Observation { arrived: 60, ..waiting(45.0, 60, 0, 5) };
+    // 36,000 tokens are six workers for the 60 s of a backlog that workers boot for.
+    assert_eq!(policy.decide(&waiting(30.0, 120, 0, 5)).desired, 6);
+    assert_eq!(policy.decide(&waiting(45.0, 60, 6, 0)).desired, 9);
+    // Arrivals are a reason for more: 12 requests/s are 3,600 tokens/s.
+    let arriving = Observation { arrived: 180, ..waiting(60.0, 0, 0, 9) };
     assert_eq!(policy.decide(&arriving).desired, 10);
 }
 
@@ -250,7 +249,8 @@ fn options_that_cannot_be_used_are_refused_in_a_sentence() {
         backlog(|rule| rule.utilization = 1.1),
         "rule.utilization is 1.1: set it to a share above 0, at most 1",
     );
-    let infinite: [fn(&mut BacklogSeconds); 5] = [
+    let infinite: [fn(&mut BacklogSeconds); 6] = [
+        |rule| rule.pending_target_s = f64::INFINITY,
         |rule| rule.tokens_per_request = f64::INFINITY,
         |rule| rule.target_s = f64::INFINITY,
         |rule| rule.bulk_target_s = f64::INFINITY,

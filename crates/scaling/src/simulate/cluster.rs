@@ -95,7 +95,7 @@ impl WorkerSpec {
     fn check(&self) -> Result<(), Error> {
         if !(1..=MAX_PLACES).contains(&self.places) {
             let expected = format!("set it to a number from 1 to {MAX_PLACES}");
-            return refuse("worker.places", self.places, expected);
+            return refuse("worker.places", &self.places, expected);
         }
         positive("worker.tokens_per_s", self.tokens_per_s, "tokens/s")?;
         positive("worker.stream_tokens_per_s", self.stream_tokens_per_s, "tokens/s")?;
@@ -133,13 +133,13 @@ impl Cluster {
         positive("decision_interval_s", self.decision_interval_s, "seconds")?;
         if self.decision_interval_s < MIN_INTERVAL_S {
             let expected = format!("set it to at least {MIN_INTERVAL_S}");
-            return refuse("decision_interval_s", self.decision_interval_s, expected);
+            return refuse("decision_interval_s", &self.decision_interval_s, expected);
         }
         not_negative("on_demand_per_hour", self.on_demand_per_hour, "a currency")?;
         if !(0.0..=MAX_TAIL_S).contains(&self.tail_s) {
             return refuse(
                 "tail_s",
-                self.tail_s,
+                &self.tail_s,
                 "set it to a number of seconds from 0 to 30 days",
             );
         }
@@ -160,6 +160,6 @@ impl Cluster {
         let expected = format!(
             "there may be {decisions:.0} decisions, of at most {MAX_DECISIONS}; set it higher"
         );
-        refuse("decision_interval_s", self.decision_interval_s, expected)
+        refuse("decision_interval_s", &self.decision_interval_s, expected)
     }
 }

@@ -86,7 +86,7 @@ impl Lengths {
         if (0.0..=MAX_SIGMA).contains(&self.sigma) {
             return Ok(());
         }
-        refuse(sigma, self.sigma, format!("set it to a number from 0 to {MAX_SIGMA}"))
+        refuse(sigma, &self.sigma, format!("set it to a number from 0 to {MAX_SIGMA}"))
     }
 
     fn draw(&self, rng: &mut Rng) -> u32 {
@@ -128,21 +128,21 @@ impl Day {
     fn check(&self) -> Result<(), Error> {
         positive("duration_s", self.duration_s, "seconds")?;
         if self.duration_s > MAX_DURATION_S {
-            return refuse("duration_s", self.duration_s, "set it to at most 366 days");
+            return refuse("duration_s", &self.duration_s, "set it to at most 366 days");
         }
         positive("requests_per_s", self.requests_per_s, "requests")?;
         if !(0.0..=1.0).contains(&self.swing) {
-            return refuse("swing", self.swing, "set it to a share from 0 to 1");
+            return refuse("swing", &self.swing, "set it to a share from 0 to 1");
         }
         if !(0.0..=24.0).contains(&self.busiest_hour) {
-            return refuse("busiest_hour", self.busiest_hour, "set it to an hour from 0 to 24");
+            return refuse("busiest_hour", &self.busiest_hour, "set it to an hour from 0 to 24");
         }
         if self.bursts > MAX_BURSTS {
-            return refuse("bursts", self.bursts, format!("set it to at most {MAX_BURSTS}"));
+            return refuse("bursts", &self.bursts, format!("set it to at most {MAX_BURSTS}"));
         }
         not_negative("burst_s", self.burst_s, "seconds")?;
         if !(1.0..=1000.0).contains(&self.burst_factor) {
-            return refuse("burst_factor", self.burst_factor, "set it to a number from 1 to 1000");
+            return refuse("burst_factor", &self.burst_factor, "set it to a number from 1 to 1000");
         }
         self.input.check("input.median", "input.sigma")?;
         self.output.check("output.median", "output.sigma")?;
@@ -151,7 +151,7 @@ impl Day {
             let expected = format!(
                 "the trace may have {most:.0} requests, of at most {MAX_REQUESTS}; set it lower"
             );
-            return refuse("requests_per_s", self.requests_per_s, expected);
+            return refuse("requests_per_s", &self.requests_per_s, expected);
         }
         Ok(())
     }
