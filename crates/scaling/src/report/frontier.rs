@@ -1,4 +1,4 @@
-//! Plot of waiting times against cost: a point for each percentile of each run.
+//! Plot of waiting times against cost: a point for each percentile of each run. Runs have numbers, as colors repeat.
 
 use super::Run;
 use super::axis::Axis;
@@ -30,7 +30,7 @@ pub fn frontier(title: &str, currency: &str, runs: &[Run<'_>]) -> String {
     let longest_s = largest(&|run| run.outcome.waits.p99_s);
     let y = Axis::logarithmic(SHORTEST_S, longest_s, BOTTOM, TOP);
     axes(&mut svg, title, currency, &x, &y);
-    for (run, color) in runs.iter().zip(COLORS.iter().cycle()) {
+    for (number, (run, color)) in (1..).zip(runs.iter().zip(COLORS.iter().cycle())) {
         let waits = &run.outcome.waits;
         let place = x.place(run.outcome.cost);
         let heights = [waits.p50_s, waits.p95_s, waits.p99_s].map(|wait_s| y.place(wait_s));
@@ -38,6 +38,7 @@ pub fn frontier(title: &str, currency: &str, runs: &[Run<'_>]) -> String {
         for (kind, height) in heights.into_iter().enumerate() {
             svg.mark((place, height), kind, color);
         }
+        svg.text((place, heights[2] - 8.0), Anchor::Middle, number);
     }
     legend(&mut svg, runs);
     svg.end()
@@ -70,9 +71,9 @@ fn legend(svg: &mut Svg, runs: &[Run<'_>]) {
         height += LINE;
     }
     height += LINE / 2.0;
-    for (run, color) in runs.iter().zip(COLORS.iter().cycle()) {
+    for (number, (run, color)) in (1..).zip(runs.iter().zip(COLORS.iter().cycle())) {
         svg.line((RIGHT + 22.0, height - 4.0), (RIGHT + 38.0, height - 4.0), color);
-        svg.text((RIGHT + 44.0, height), Anchor::Start, run.name);
+        svg.text((RIGHT + 44.0, height), Anchor::Start, format!("{number} {}", run.name));
         height += LINE;
     }
 }

@@ -60,8 +60,14 @@ fn the_plot_of_costs_has_units_marks_and_a_legend() {
     let runs = [Run { name: "fixed 4", outcome: &fixed }, Run { name: STRANGE, outcome: &scaled }];
     let svg = frontier("Azure <c>", "USD", &runs);
     check_svg(&svg);
-    for text in [">cost (USD)<", ">wait until the first token (s)<", ">p95<", ">fixed 4<", ">0.1<"]
-    {
+    for text in [
+        ">cost (USD)<",
+        ">wait until the first token (s)<",
+        ">p95<",
+        ">1 fixed 4<",
+        ">2 a|b &lt;c",
+        ">0.1<",
+    ] {
         assert!(svg.contains(text), "{text} is not in {svg}");
     }
     assert_eq!(svg.matches("<circle").count(), 3);
