@@ -1,7 +1,8 @@
 //! Erlang C: the waiting time of a queue with Poisson arrivals, exponential service and equal workers (M/M/c).
 //!
-//! Agner Krarup Erlang, 1917. A real queue of language models waits less if its lengths vary less than exponentially, and more
-//! if its arrivals come in bursts. The formula checks the simulator, and answers how many workers a steady load needs.
+//! Agner Krarup Erlang, 1917. A real queue of language models waits less if its lengths vary less than exponentially,
+//! and more if its arrivals come in bursts. The formula checks the simulator, and answers how many workers a steady
+//! load needs.
 
 /// Steady state of a queue with `workers` servers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,8 +18,8 @@ pub struct ErlangC {
 const MAX_WORKERS: u32 = 1_000_000;
 
 impl ErlangC {
-    /// Computes the steady state for a number of requests per second, each of which takes a worker `service_s` seconds on
-    /// average.
+    /// Computes the steady state for a number of requests per second, each of which takes a worker `service_s`
+    /// seconds on average.
     ///
     /// Returns `None` if there is no steady state, because the load is not below the capacity, or if a number is not
     /// positive and finite.
@@ -40,7 +41,8 @@ impl ErlangC {
         Some(Self { workers, utilization, waiting, surplus_per_s })
     }
 
-    /// Computes the smallest number of workers whose waiting time at a share of the requests is at most `wait_s` seconds.
+    /// Computes the smallest number of workers whose waiting time at a share of the requests is at most `wait_s`
+    /// seconds.
     ///
     /// Returns `None` if a number is not usable, or if more than a million workers are needed.
     pub fn smallest(requests_per_s: f64, service_s: f64, share: f64, wait_s: f64) -> Option<Self> {

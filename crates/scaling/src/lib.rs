@@ -9,13 +9,14 @@
 //! | waiting times and cost of a policy on a trace | [`simulate::simulate()`] |
 //! | a table and plots of several runs | [`report`] |
 //!
-//! There is no clock, no network and no file in this crate: times are numbers, and traces are readers. Equal inputs have equal
-//! results on every machine.
+//! There is no clock, no network and no file in this crate: times are numbers, and traces are readers. Equal inputs
+//! have equal results on every machine.
 //!
 //! # Limits
 //!
-//! - **Boot time bounds bursts.** A load that rises faster than a worker boots waits for the boot, with every policy that
-//!   reacts to load. Only workers that are there before, or that boot faster, change that.
+//! - **Boot time bounds bursts.** A load that rises faster than a worker boots waits for the boot, or until the
+//!   workers that are there have worked it off, with every policy that reacts to load. Only workers that are there
+//!   before, or that boot faster, change that.
 //! - Requests are sealed, so a backlog in tokens is a count of requests times an average. A queue of unusually long
 //!   requests is underestimated until they run.
 //! - The simulated cluster is simpler than a real one: a worker that is asked for always comes, after a constant boot

@@ -1,23 +1,24 @@
 //! Decisions on the number of workers of one model.
 //!
-//! A [`Policy`] is a state machine without clock and network: an [`Observation`] goes in, a [`Decision`] with its reason
-//! comes out. The command `nsbridge scaler` observes a broker, [`crate::simulate`] a simulated cluster, and
+//! A [`Policy`] is a state machine without clock and network: an [`Observation`] goes in, a [`Decision`] with its
+//! reason comes out. The command `nsbridge scaler` observes a broker, [`crate::simulate`] a simulated cluster, and
 //! [`replay()`] a log. All three decide by this code.
 //!
-//! A [`Rule`] computes a number. It counts workers that were asked for, so those that boot are not asked for again. What
-//! follows holds for all rules except [`Rule::Fixed`]:
+//! A [`Rule`] computes a number. It counts workers that were asked for, so those that boot are not asked for again.
+//! What follows holds for all rules except [`Rule::Fixed`]:
 //!
-//! - A larger number counts at once, a smaller one when it has held for `scale_in_delay_s`: the largest number of that time
-//!   counts.
+//! - A larger number counts at once, a smaller one when it has held for `scale_in_delay_s`: the largest number of
+//!   that time counts.
 //! - A request that waits or runs gets at least one worker. The last worker goes after `idle_s` without a request.
 //! - Floors by the time of day, the minimum and the maximum bound the number, and the maximum wins.
 //!
 //! # What no policy can do
 //!
-//! A worker that is asked for takes requests only after its boot time. A load that rises faster than that waits for it,
-//! with every rule that reacts to load: on bursty traces the 95th percentile of the wait comes close to the boot time.
-//! Workers that are there before the burst help (a minimum, a floor by the time of day), and so does a shorter boot (a
-//! baked image, a cached model). Seconds of backlog are no forecast.
+//! A worker that is asked for takes requests only after its boot time. A load that rises faster than that waits until
+//! the boot ends, or until the workers that are there have worked it off, with every rule that reacts to load: its
+//! longest waits are close to the shorter one of the two times. What helps are workers that are there before the
+//! burst (a minimum, a floor by the time of day), and a shorter boot (a baked image, a cached model). Seconds of
+//! backlog are no forecast.
 
 mod decision;
 mod floor;
@@ -146,8 +147,8 @@ impl Policy {
 
     /// Decides on the number of workers.
     ///
-    /// Times that go back count as the time of the last observation. Averages that are not positive numbers count as not
-    /// measured.
+    /// Times that go back count as the time of the last observation. Averages that are not positive numbers count as
+    /// not measured.
     pub fn decide(&mut self, observation: &Observation) -> Decision {
         let seen = observation.normalized(self.at_s.unwrap_or_default());
         let is_first = self.at_s.replace(seen.at_s).is_none();

@@ -1,12 +1,12 @@
 //! Seeded random numbers: xoshiro256++, whose state SplitMix64 makes of the seed.
 //!
-//! Both are those of Blackman and Vigna (<https://prng.di.unimi.it>). All numbers derived from them use [`crate::math`],
-//! so one seed gives one sequence on every machine. They are not for secrets.
+//! Both are those of Blackman and Vigna (<https://prng.di.unimi.it>). All numbers derived from them use
+//! [`crate::math`], so one seed gives one sequence on every machine. They are not for secrets.
 
 use crate::math::{exp, ln};
 
 /// Distance of two neighboring numbers of [`Rng::uniform`].
-const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
+const UNIFORM_STEP: f64 = 1.0 / (1_u64 << 53) as f64;
 
 /// Source of random numbers.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Rng {
 
     /// Number from 0 to below 1.
     pub(crate) fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 * STEP
+        (self.next() >> 11) as f64 * UNIFORM_STEP
     }
 
     /// Number of the exponential distribution.

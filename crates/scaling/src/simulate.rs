@@ -2,8 +2,10 @@
 //!
 //! [`simulate()`] replays a [`Trace`] through a [`Policy`] on a [`Cluster`]. The model:
 //!
-//! - One queue, first come, first served. A request goes to the worker with the fewest requests, if it has a free place.
-//! - A worker computes the prompts of its requests one after another, at its prefill speed. That does not slow its replies.
+//! - One queue, first come, first served. A request goes to the worker with the fewest requests, if it has a free
+//!   place.
+//! - A worker computes the prompts of its requests one after another, at its prefill speed. That does not slow its
+//!   replies.
 //! - Replies share a worker: each of `k` gets the speed of a stream, or a `k`-th of the worker's speed if that is less.
 //! - The wait of a request ends with its first token, at the end of its prefill.
 //! - A worker takes requests after its boot time, and costs from the moment at which it was asked for.
@@ -11,12 +13,12 @@
 //!   interrupted at random: it takes no new request after the notice, and ends after the time of the notice at the latest.
 //! - Scale-in removes spot workers before those on demand, then those that boot, then those with the fewest requests. A
 //!   worker that is removed takes no new request, and ends when it is idle or after `hand_over_s`.
-//! - Requests of a worker that ends go back to the head of the queue. They keep their tokens, as nsbridge's do. Another worker
-//!   computes the prompt and those tokens as a prefill, and continues.
+//! - Requests of a worker that ends go back to the head of the queue. They keep their tokens, as nsbridge's do.
+//!   Another worker computes the prompt and those tokens as a prefill, and continues.
 //!
-//! What it leaves out: spot workers are always available, interruptions are independent of each other, boot time is constant, and
-//! the policy sees exact counts without delay. All requests are interactive ones. The measured speed that a policy sees is
-//! that of a busy worker with the trace's mean lengths, as a load test before the start measures it.
+//! Simplifications: spot workers are always available, interruptions are independent of each other, boot time is constant, and
+//! the policy sees exact counts without delay. All requests are interactive ones. The measured speed that a policy
+//! sees is that of a busy worker with the trace's mean lengths, as a load test before the start measures it.
 
 mod cluster;
 mod fleet;
@@ -39,7 +41,8 @@ const AVERAGE_WEIGHT: f64 = 0.02;
 
 /// Replays a trace through a policy.
 ///
-/// The workers of the first decision are there at the start. The simulation ends when the trace and all requests have ended, or
+/// The workers of the first decision are there at the start. The simulation ends when the trace and all requests have
+/// ended, or
 /// `tail_s` after the last arrival.
 ///
 /// # Errors
@@ -63,7 +66,7 @@ struct Run<'a> {
     requests: Requests<'a>,
     /// Number of requests of the trace that have arrived.
     arrived: usize,
-    /// The same number at the last decision.
+    /// Number of them at the last decision.
     counted: usize,
     /// Number of requests that have ended.
     finished: u64,

@@ -50,8 +50,8 @@ impl fmt::Display for TimeOfDay {
 
 /// Smallest number of workers within a part of each day, written `HH:MM-HH:MM = N`.
 ///
-/// The end is not part of it. If it is before the start, the part goes over midnight. Equal times are refused; the whole
-/// day is `00:00-24:00`.
+/// The end is not part of it. If it is before the start, the part goes over midnight. Equal times are refused; the
+/// whole day is `00:00-24:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Floor {

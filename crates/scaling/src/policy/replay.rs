@@ -6,7 +6,7 @@ use super::{Decision, Observation, Options, Policy};
 use crate::error::Error;
 
 /// Form of a line.
-const EXPECTED: &str =
+const LINE_FORM: &str =
     "an observation as JSON, such as {\"at_s\":15,\"ready_interactive\":3,\"running\":2}";
 
 /// Decides on each observation of a log: JSON lines, as serde writes an [`Observation`].
@@ -28,7 +28,7 @@ pub fn replay(
             continue;
         }
         let observation: Observation = serde_json::from_str(&text).map_err(|error| {
-            Error::Line { line: number, problem: error.to_string(), expected: EXPECTED }
+            Error::Line { line: number, problem: error.to_string(), expected: LINE_FORM }
         })?;
         let decision = policy.decide(&observation);
         decisions.push((observation, decision));

@@ -18,8 +18,9 @@ pub enum Rule {
     BacklogSeconds(BacklogSeconds),
     /// Requests that wait or run, divided by a number of requests per worker.
     RequestsPerWorker(PerWorker),
-    /// Requests that wait, divided by a number of waiting requests per worker: the rule of KEDA's RabbitMQ scaler in its
-    /// mode `QueueLength`. The tolerance of 10 % and the limits of steps upwards of Kubernetes' autoscaler are left out.
+    /// Requests that wait, divided by a number of waiting requests per worker: the rule of KEDA's RabbitMQ scaler in
+    /// its mode `QueueLength`. The tolerance of 10 % and the limits of steps upwards of Kubernetes' autoscaler are
+    /// left out.
     QueueLength(PerWorker),
 }
 
@@ -52,8 +53,8 @@ pub struct BacklogSeconds {
     pub utilization: f64,
     /// Time within which the waiting interactive requests are to be worked off, in seconds.
     pub target_s: f64,
-    /// Time that takes the place of `target_s` while workers boot, in seconds, if it is longer. They will work off the backlog
-    /// that grows until they are ready, so a long time asks for fewer workers that come too late.
+    /// Time that takes the place of `target_s` while workers boot, in seconds, if it is longer. They will work off
+    /// the backlog that grows until they are ready, so a long time asks for fewer workers that come too late.
     pub pending_target_s: f64,
     /// Time within which the waiting bulk requests are to be worked off, in seconds.
     pub bulk_target_s: f64,
@@ -179,8 +180,8 @@ impl BacklogState {
         let waiting = backlog.waiting_tokens / (worker_tokens_per_s * options.target_s);
         let bulk = backlog.bulk_tokens / (worker_tokens_per_s * options.bulk_target_s);
         let wanted = whole_workers(arriving + waiting + bulk);
-        // The backlog grows while workers boot, and they will work it off. What they cannot work off soon is a reason for
-        // more, and so are arrivals.
+        // The backlog grows while workers boot, and they will work it off. What they cannot work off soon is a reason
+        // for more, and so are arrivals.
         let target_s = options.target_s.max(options.pending_target_s);
         let left = backlog.waiting_tokens / (worker_tokens_per_s * target_s);
         let enough = whole_workers(arriving + left + bulk).max(seen.workers());

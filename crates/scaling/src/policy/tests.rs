@@ -35,8 +35,8 @@ fn numbers(options: &Options, observations: &[Observation]) -> Vec<u32> {
 fn arriving_tokens_are_fed_forward_and_the_backlog_is_divided_by_the_target() {
     let mut policy = Policy::new(backlog(|_| ())).unwrap();
     policy.decide(&seen(0.0));
-    // 20 requests of 300 tokens in 40 s are 150 tokens/s: three workers at half of their 100 tokens/s. Ten waiting requests
-    // are 3,000 tokens: one and a half workers for 20 s.
+    // 20 requests of 300 tokens in 40 s are 150 tokens/s: three workers at half of their 100 tokens/s. Ten waiting
+    // requests are 3,000 tokens: one and a half workers for 20 s.
     let loaded = Observation { arrived: 20, ready_interactive: 10, running: 3, ..seen(40.0) };
     let decision = policy.decide(&loaded);
     assert_eq!(

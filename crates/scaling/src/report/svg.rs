@@ -7,10 +7,10 @@ pub(super) const COLORS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000"];
 
 /// Color of text and axes.
-pub(super) const INK: &str = "#222222";
+pub(super) const INK_COLOR: &str = "#222222";
 
 /// Color of the lines at marks.
-pub(super) const GRID: &str = "#dddddd";
+pub(super) const GRID_COLOR: &str = "#dddddd";
 
 /// Picture in the making.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Svg {
         let (anchor, text) = (anchor.name(), escaped(&text.to_string()));
         let _ = writeln!(
             self.text,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{INK}\">{text}</text>"
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{INK_COLOR}\">{text}</text>"
         );
     }
 
@@ -72,7 +72,7 @@ impl Svg {
         let _ = writeln!(
             self.text,
             "<text transform=\"translate({x:.1} {y:.1}) rotate(-90)\" text-anchor=\"middle\" \
-             fill=\"{INK}\">{text}</text>"
+             fill=\"{INK_COLOR}\">{text}</text>"
         );
     }
 

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use super::Run;
 
-const HEAD: &str = "\
+const TABLE_HEAD: &str = "\
 | policy | p50 wait (s) | p95 wait (s) | p99 wait (s) | max wait (s) | cost | worker-hours | mean workers | interruptions | unfinished |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 ";
 
 /// Returns a row for each run. Waits are those until the first token; the cost has the currency of the prices.
 pub fn table(runs: &[Run<'_>]) -> String {
-    let mut text = HEAD.to_owned();
+    let mut text = TABLE_HEAD.to_owned();
     for Run { name, outcome } in runs {
         let (waits, hours) = (&outcome.waits, outcome.worker_hours());
         let _ = write!(text, "| {} ", cell(name));

@@ -146,8 +146,8 @@ impl<'a> Fleet<'a> {
         self.workers.push(Worker::new(now_s, boot_s, life_s));
     }
 
-    /// Returns the worker that scale-in removes next: spot before on demand, those that boot before those with requests, and
-    /// of equal ones the newest.
+    /// Returns the worker that scale-in removes next: spot before on demand, those that boot before those with
+    /// requests, and of equal ones the newest.
     fn next_to_go(&mut self) -> Option<&mut Worker> {
         let active = self.workers.iter_mut().filter(|worker| worker.state != State::Draining);
         active.rev().min_by_key(|worker| {

@@ -50,7 +50,8 @@ fn output_tokens(trace: &Trace) -> u64 {
 
 #[test]
 fn replies_share_a_worker_and_prompts_come_one_after_another() {
-    // Two prompts of 1 s each, then replies of 400 tokens. Beside one of 40 tokens/s, a worker of 60 has 20 left, so both get 30.
+    // Two prompts of 1 s each, then replies of 400 tokens. Beside one of 40 tokens/s, a worker of 60 has 20 left, so
+    // both get 30.
     let spec = WorkerSpec { tokens_per_s: 60.0, ..worker() };
     let cluster = Cluster { worker: spec, ..cluster() };
     let two = trace(vec![request(0.0, 8000, 400), request(0.0, 8000, 400)]);
@@ -156,8 +157,8 @@ fn markov_trace(requests: u32, requests_per_s: f64, mean_tokens: f64) -> Trace {
 
 #[test]
 fn waits_are_those_of_erlang_c() {
-    // Two requests/s of 300 tokens at 40 tokens/s, on 18 and 20 workers of one place. Waits of neighbors are alike, so 60,000
-    // requests leave an error of some percent: 10 % are allowed, for the mean and the percentile.
+    // Two requests/s of 300 tokens at 40 tokens/s, on 18 and 20 workers of one place. Waits of neighbors are alike,
+    // so 60,000 requests leave an error of some percent: 10 % are allowed, for the mean and the percentile.
     let spec = WorkerSpec {
         places: 1,
         tokens_per_s: 40.0,

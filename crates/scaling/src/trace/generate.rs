@@ -73,7 +73,8 @@ impl Default for Day {
             bursts: 3,
             burst_s: 600.0,
             burst_factor: 2.5,
-            // Close to the conversations of the Azure trace of 2023: a median prompt of 1,020 tokens, a mean reply of 211.
+            // Close to the conversations of the Azure trace of 2023: a median prompt of 1,020 tokens, a mean reply of
+            // 211.
             input: Lengths { median: 1020.0, sigma: 1.0 },
             output: Lengths { median: 130.0, sigma: 1.0 },
         }
