@@ -83,6 +83,8 @@ fn a_first_request_waits_for_the_decision_and_the_boot() {
     // The request ends at 211 s, the last observation with it is that of 210 s, and 300 s later the worker goes.
     close(outcome.worker_hours() * 3600.0, 510.0 - 30.0);
     assert_eq!(outcome.decisions, 67);
+    let arrived = outcome.steps.iter().map(|step| step.observation.arrived);
+    assert_eq!(arrived.take(4).collect::<Vec<_>>(), [0, 0, 1, 0]);
 }
 
 #[test]
@@ -100,7 +102,7 @@ fn a_trace_of_no_request_costs_its_minimum() {
 fn requests_that_never_run_have_waited_until_the_end() {
     let cluster = Cluster { tail_s: 100.0, ..cluster() };
     let outcome = simulate(&trace(vec![request(50.0, 1, 1)]), &cluster, fixed(0)).unwrap();
-    assert_eq!((outcome.unfinished, outcome.tokens), (1, 0));
+    assert_eq!((outcome.unfinished, outcome.tokens, outcome.decisions), (1, 0, 11));
     close(outcome.end_s, 150.0);
     close(outcome.waits.p50_s, 100.0);
 }
@@ -143,6 +145,33 @@ fn a_base_of_workers_is_on_demand() {
     close(outcome.on_demand_hours, 2.0);
     close(outcome.spot_hours, 3.0);
     close(outcome.cost, 29.0);
+}
+
+#[test]
+fn scale_in_keeps_the_base() {
+    let rule = Rule::QueueLength(PerWorker { target_requests: 1.0 });
+    let options = Options { min: 1, scale_in_delay_s: 0.0, ..Options::new(2, rule) };
+    let spot = Spot { per_hour: 3.0, mean_hours: 1e6, notice_s: 120.0 };
+    let spec = WorkerSpec { places: 1, ..worker() };
+    let cluster = Cluster { worker: spec, spot: Some(spot), on_demand_base: 1, ..cluster() };
+    let cluster = Cluster { boot_s: 0.0, hand_over_s: 10.0, ..cluster };
+    let three = trace(vec![request(14.0, 0, 400), request(14.0, 0, 400), request(14.0, 0, 400)]);
+    let outcome = simulate(&three, &cluster, options).unwrap();
+    assert_eq!(outcome.unfinished, 0);
+    close(outcome.on_demand_hours * 3600.0, outcome.end_s);
+    assert!(outcome.spot_hours > 0.0);
+}
+
+#[test]
+fn an_interrupted_worker_computes_until_the_time_of_its_notice_is_over() {
+    // The spot worker has its notice at once, and 60.01 s later 2,400 whole tokens. The other worker takes them as a prompt.
+    let spot = Spot { per_hour: 3.0, mean_hours: 1e-9, notice_s: 60.01 };
+    let cluster = Cluster { spot: Some(spot), on_demand_base: 1, ..cluster() };
+    let two = trace(vec![request(0.0, 0, 4000), request(0.0, 0, 4000)]);
+    let outcome = simulate(&two, &cluster, fixed(2)).unwrap();
+    assert_eq!((outcome.returned, outcome.tokens), (1, 8000));
+    let end_s = 60.01 + 2400.0 / 8000.0 + 1600.0 / 40.0;
+    assert!((outcome.end_s - end_s).abs() < 1e-3, "{} is not {end_s}", outcome.end_s);
 }
 
 /// Poisson arrivals with exponential lengths.
