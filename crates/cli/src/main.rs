@@ -23,6 +23,7 @@ mod progress;
 mod prompt;
 mod proxy;
 mod queue;
+mod simulate;
 mod stream;
 mod terminal;
 mod top;
@@ -62,6 +63,7 @@ enum Command {
     Keys(keys::Arguments),
     Model(model::Arguments),
     Parity(parity::Arguments),
+    Simulate(simulate::Arguments),
     ImportDjl(import::djl::Arguments),
     ImportVllm(import::vllm::Arguments),
     Queue(queue::Arguments),
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         Command::Keys(arguments) => keys::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Parity(arguments) => parity::run(arguments),
+        Command::Simulate(arguments) => simulate::run(arguments),
         Command::ImportDjl(arguments) => import::djl::run(arguments),
         Command::ImportVllm(arguments) => import::vllm::run(arguments),
         Command::Queue(arguments) => queue::run(arguments),

@@ -1,8 +1,7 @@
 //! Decisions on the number of workers of one model.
 //!
 //! A [`Policy`] is a state machine without clock and network: an [`Observation`] goes in, a [`Decision`] with its
-//! reason comes out. The command `nsbridge scaler` observes a broker, [`crate::simulate`] a simulated cluster, and
-//! [`replay()`] a log. All three decide by this code.
+//! reason comes out. [`crate::simulate`] observes a simulated cluster, and [`replay()`] a log.
 //!
 //! A [`Rule`] computes a number. It counts workers that were asked for, so those that boot are not asked for again.
 //! What follows holds for all rules except [`Rule::Fixed`]:

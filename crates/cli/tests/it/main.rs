@@ -31,6 +31,7 @@ mod scoring;
 mod sentences;
 mod server;
 mod service;
+mod simulate;
 mod smollm2;
 mod stores;
 mod terminal;
