@@ -108,8 +108,8 @@ pub(crate) fn installer() -> Result<()> {
 /// # Errors
 ///
 /// Returns an error if Python is missing or pip could not install the packages.
-pub(crate) fn templates() -> Result<PathBuf> {
-    plain("templates", "deploy/tests/templates/requirements.txt")
+pub(crate) fn deploy() -> Result<PathBuf> {
+    plain("deploy", "deploy/tests/templates/requirements.txt")
 }
 
 /// Makes sure that Prometheus's tool for rules is installed.

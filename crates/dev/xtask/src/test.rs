@@ -125,7 +125,7 @@ fn installer(report: &mut Report) -> Result<()> {
 
 /// Tests the templates of CloudFormation, the IAM documents, the Helm chart and the file of Compose.
 fn templates(report: &mut Report) -> Result<()> {
-    let python = python(&machine::templates()?, "deploy/tests/templates");
+    let python = python(&machine::deploy()?, "deploy/tests/templates");
     report.part("the templates", Runner::Unittest, with(python, &["-m", "unittest", "discover"]))
 }
 
