@@ -90,9 +90,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     }
     let mut config = read_config(config.as_deref())?;
     config.cluster.boot_s = boot_s.unwrap_or(config.cluster.boot_s);
-    let title = trace.as_deref().and_then(Path::file_stem).map_or("a generated day".into(), |name| {
-        name.to_string_lossy()
-    });
+    let title = trace
+        .as_deref()
+        .and_then(Path::file_stem)
+        .map_or("a generated day".into(), |name| name.to_string_lossy());
     let title = format!("{title}, boot {} s", config.cluster.boot_s);
     let trace = match &trace {
         Some(path) => read_trace(path)?,

@@ -11,7 +11,11 @@ use crate::place::output;
 fn trace() -> String {
     let steady = (0..600).map(|at_s| format!("{at_s},1000,300\n"));
     let burst = (0..100).map(|_| "600,1000,300\n".to_owned());
-    ["at_s,input_tokens,output_tokens\n".to_owned()].into_iter().chain(steady).chain(burst).collect()
+    ["at_s,input_tokens,output_tokens\n".to_owned()]
+        .into_iter()
+        .chain(steady)
+        .chain(burst)
+        .collect()
 }
 
 struct Folder(TempDir);
