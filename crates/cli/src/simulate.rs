@@ -21,8 +21,8 @@ const DEFAULT_CONFIG: &str = include_str!("simulate.toml");
 /// Replays a trace of requests through policies that scale workers, and compares their waiting times and
 /// cost.
 ///
-/// The waits are those until the first token. No policy can start a worker faster than it boots, so a
-/// burst waits for the boot, whatever the policy.
+/// The waits are those until the first token. No policy can start a worker faster than it boots: a load
+/// that rises faster waits for the boot, or for the workers that exist.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n\
     \x20 nsbridge simulate --plots plots\n\

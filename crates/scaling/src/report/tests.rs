@@ -65,6 +65,7 @@ fn the_plot_of_costs_has_units_marks_and_a_legend() {
         ">wait until the first token (s)<",
         ">p95<",
         ">1 fixed 4<",
+        ">2<",
         ">2 a|b &lt;c",
         ">0.1<",
     ] {

@@ -155,7 +155,7 @@ fn scale_in_keeps_the_base() {
     let spec = WorkerSpec { places: 1, ..worker() };
     let cluster = Cluster { worker: spec, spot: Some(spot), on_demand_base: 1, ..cluster() };
     let cluster = Cluster { boot_s: 0.0, hand_over_s: 10.0, ..cluster };
-    let three = trace(vec![request(14.0, 0, 400), request(14.0, 0, 400), request(14.0, 0, 400)]);
+    let three = Trace::new(vec![request(14.0, 0, 400); 3], 100.0).unwrap();
     let outcome = simulate(&three, &cluster, options).unwrap();
     assert_eq!(outcome.unfinished, 0);
     close(outcome.on_demand_hours * 3600.0, outcome.end_s);
