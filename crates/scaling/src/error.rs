@@ -11,7 +11,7 @@ pub enum Error {
     Option {
         /// Name of the option.
         option: &'static str,
-        /// Its value.
+        /// Given value.
         value: String,
         /// Sentence that says which values can be used.
         expected: String,

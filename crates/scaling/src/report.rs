@@ -21,6 +21,6 @@ pub use self::table::table;
 pub struct Run<'a> {
     /// Name of the policy.
     pub name: &'a str,
-    /// Its result.
+    /// Result of the policy.
     pub outcome: &'a Outcome,
 }

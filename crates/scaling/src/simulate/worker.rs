@@ -11,7 +11,7 @@ const TOKEN_ERROR: f64 = 1e-6;
 pub(super) enum State {
     Booting,
     Running,
-    /// It takes no new request, and ends when it is idle.
+    /// Worker that takes no new request, and ends when it is idle.
     Draining,
 }
 
