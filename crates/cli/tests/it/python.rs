@@ -23,7 +23,7 @@ def take(consumer, *message):
     taken += 1
     on_message(consumer, *message)
     if taken == 2:
-        other = pika.BlockingConnection(consumer.broker.parameters)
+        other = pika.BlockingConnection(consumer.broker.nodes.current)
         channel = other.channel()
         while channel.queue_declare(consumer.queue, passive=True).method.message_count < 3:
             time.sleep(0.01)

@@ -80,7 +80,7 @@ fn wrong_input_is_told_in_a_sentence() {
         (vec![&*trace], ["trace.csv", "line 3"]),
         (vec!["absent.csv"], ["absent.csv", "No such file"]),
         (vec!["--config", &config], ["policies.toml", "boots_s"]),
-        (vec!["--boot-s", "-1"], ["boot_s", "-1"]),
+        (vec!["--boot-s=-1"], ["boot_s", "-1"]),
     ] {
         let (ended, _, err) = output(&[&["simulate"], &arguments[..]].concat());
         assert_eq!(ended.status.code(), Some(1), "{err}");

@@ -30,7 +30,7 @@ fn the_example_has_the_defaults_and_every_field_in_it_is_one() {
         name.is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
     };
     // Each excludes a field that is set.
-    let others = ["# open_to", "# keys_json", "# keyring_json", "# url_file", "# key = \"AAAA"];
+    let others = ["# open_to", "# keys_json", "# keyring_json", "# url", "# key = \"AAAA"];
     let all: Vec<&str> = EXAMPLE
         .lines()
         .filter(|line| !others.iter().any(|other| line.starts_with(other)))
