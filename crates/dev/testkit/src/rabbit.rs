@@ -4,6 +4,7 @@
 //! keeper shell runs between the test process and the node. When its standard input closes, because
 //! the test process ended in whatever way, the keeper kills the node and removes its files.
 
+mod cluster;
 mod node;
 mod ports;
 
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+pub use cluster::Cluster;
 use node::Node;
 
 const START_WITHIN: Duration = Duration::from_secs(90);
@@ -62,7 +64,10 @@ impl Rabbit {
     /// Returns an error if RabbitMQ is not installed, or if the node does not start within 90
     /// seconds.
     pub fn with(config: &Config) -> Result<Self> {
-        let node = Node::prepare(&Place::find()?, config)?;
+        Self::launched(Node::prepare(&Place::find()?, config, None)?)
+    }
+
+    fn launched(node: Node) -> Result<Self> {
         let mut rabbit = Self { port: node.port(), node, keeper: None };
         rabbit.launch()?;
         Ok(rabbit)
@@ -109,8 +114,17 @@ impl Rabbit {
     ///
     /// Returns an error if the node does not come back within 90 seconds.
     pub fn crash(&mut self) -> Result<()> {
-        self.end("kill")?;
+        self.kill()?;
         self.launch()
+    }
+
+    /// Kills the node. The data that it had written stays until the `Rabbit` is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the node's keeper does not answer.
+    pub fn kill(&mut self) -> Result<()> {
+        self.end("kill").map(drop)
     }
 
     /// Stops the node gracefully. Its data stays until the `Rabbit` is dropped.
@@ -144,7 +158,13 @@ impl Rabbit {
         Ok(true)
     }
 
-    fn launch(&mut self) -> Result<()> {
+    /// Starts the node again after [`stop`](Self::stop) or [`kill`](Self::kill), on the same ports with
+    /// its data.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the node does not come back within 90 seconds.
+    pub fn launch(&mut self) -> Result<()> {
         self.keeper = Some(self.node.spawn()?);
         let up = wait_for(START_WITHIN, || speaks_amqp(self.addr()) || self.has_ended());
         if !up || self.has_ended() {

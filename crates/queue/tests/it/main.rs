@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
 mod amqp;
+mod cluster;
 mod conformance;
 mod memory;
 mod reconnect;

@@ -41,8 +41,29 @@ pub(super) struct Node {
     environment: Vec<(&'static str, String)>,
 }
 
+/// Shell script that runs a port mapper of Erlang on the port `$1` until its standard input closes; `$2`
+/// and `$3` as in the keeper.
+const MAPPER: &str = "\
+    if [ -n \"$3\" ]; then \
+        /bin/sh -c \"$2\" enter \"$3\" epmd -port \"$1\" -address 127.0.0.1 >/dev/null 2>&1 </dev/null & \
+    else \
+        epmd -port \"$1\" -address 127.0.0.1 >/dev/null 2>&1 </dev/null & \
+    fi; read -r _; kill -KILL $!";
+
+/// Starts a port mapper, which the nodes of a cluster share. It ends when its standard input closes.
+pub(super) fn start_mapper(place: &Place, port: u16) -> Result<Child> {
+    let mut mapper = Command::new("/bin/sh");
+    mapper.args(["-c", MAPPER, "mapper", &port.to_string()]);
+    if let Some(root) = &place.root {
+        mapper.arg(ENTER).arg(root);
+    }
+    mapper.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    mapper.spawn().context("starting the port mapper of RabbitMQ")
+}
+
 impl Node {
-    pub(super) fn prepare(place: &Place, config: &Config) -> Result<Self> {
+    /// Writes the node's files. With a port of a shared port mapper, the node's own does not start.
+    pub(super) fn prepare(place: &Place, config: &Config, mapper: Option<u16>) -> Result<Self> {
         let mut home = tempfile::Builder::new();
         let home = home.prefix("nsbridge-rabbit-");
         let home = match &place.root {
@@ -59,7 +80,8 @@ impl Node {
         let environment = vec![
             ("HOME", inside("")),
             ("ERL_CRASH_DUMP", inside("erl_crash.dump")),
-            ("ERL_EPMD_PORT", epmd.to_string()),
+            // A second port mapper on the port of a shared one ends at once.
+            ("ERL_EPMD_PORT", mapper.unwrap_or(epmd).to_string()),
             ("RABBITMQ_NODENAME", format!("nsbridge-{port}@localhost")),
             ("RABBITMQ_NODE_IP_ADDRESS", Ipv4Addr::LOCALHOST.to_string()),
             ("RABBITMQ_NODE_PORT", port.to_string()),
@@ -78,6 +100,11 @@ impl Node {
 
     pub(super) fn port(&self) -> u16 {
         self.ports.numbers[0]
+    }
+
+    /// Returns the name of the node in Erlang.
+    pub(super) fn name(&self) -> String {
+        format!("nsbridge-{}@localhost", self.port())
     }
 
     /// Returns a command that runs one of RabbitMQ's own scripts in the environment of this node.
@@ -116,7 +143,7 @@ impl Node {
 
     /// Returns the whole log of the node, across its restarts.
     pub(super) fn log(&self) -> String {
-        let file = format!("log/nsbridge-{}@localhost.log", self.port());
+        let file = format!("log/{}.log", self.name());
         let text = fs::read(self.home.path().join(file)).unwrap_or_default();
         String::from_utf8_lossy(&text).into_owned()
     }

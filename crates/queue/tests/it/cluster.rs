@@ -1,0 +1,70 @@
+//! Requests on a cluster of three nodes, whose nodes are killed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nsbridge_protocol::topology::request_queue;
+use nsbridge_protocol::{ModelName, Priority};
+use nsbridge_queue::{
+    AmqpBroker, Confirmation, Message, Properties, ReconnectingConnection, Result,
+};
+use nsbridge_testkit::rabbit::Cluster;
+use tokio::task::block_in_place;
+use tokio::time::timeout;
+
+/// Time within which a cluster with a majority takes a message, also while a leader is elected.
+const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Time for which a cluster without a majority is asked in vain.
+const REFUSED_FOR: Duration = Duration::from_secs(4);
+
+/// Publishes a persistent message until the broker has confirmed it.
+async fn publish(link: &ReconnectingConnection, queue: &str, body: &'static str) {
+    loop {
+        let once = async {
+            let publisher = link.try_connection().await?.publisher().await?;
+            let message = Message::new(body.into());
+            let properties = Properties { persistent: true, ..message.properties };
+            let message = Message { properties, ..message };
+            publisher.publish("", queue, message).await?.await
+        };
+        let confirmed: Option<Result<_>> = timeout(Duration::from_secs(5), once).await.ok();
+        match confirmed {
+            Some(Ok(Confirmation::Ack)) => return,
+            _ => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_majority_of_nodes_takes_and_keeps_requests_and_a_minority_takes_none() {
+    let mut cluster = block_in_place(|| Cluster::start(3)).unwrap();
+    let broker = Arc::new(AmqpBroker::new(&cluster.urls()).unwrap());
+    let link = ReconnectingConnection::new(broker, "cluster".to_owned());
+    let model: ModelName = "cluster".parse().unwrap();
+    let queue = request_queue(&model, Priority::Interactive);
+    link.connection().await.declare_model(&model).await.unwrap();
+    publish(&link, &queue, "before").await;
+
+    let leader = block_in_place(|| cluster.leader_of(&queue, 0)).unwrap();
+    block_in_place(|| cluster.nodes()[leader].kill()).unwrap();
+    timeout(TAKEN_WITHIN, publish(&link, &queue, "without the leader")).await.unwrap();
+
+    let second = (leader + 1) % 3;
+    block_in_place(|| cluster.nodes()[second].kill()).unwrap();
+    let alone = timeout(REFUSED_FOR, publish(&link, &queue, "alone")).await;
+    assert!(alone.is_err(), "one node of three has confirmed a request");
+
+    for node in [leader, second] {
+        block_in_place(|| cluster.nodes()[node].launch()).unwrap();
+    }
+    timeout(TAKEN_WITHIN, publish(&link, &queue, "after")).await.unwrap();
+    let mut consumer = link.connection().await.consume(&queue, 10).await.unwrap();
+    let mut bodies = BTreeSet::new();
+    while !["before", "without the leader", "after"].iter().all(|body| bodies.contains(*body)) {
+        let delivery = timeout(TAKEN_WITHIN, consumer.recv()).await.unwrap().unwrap();
+        bodies.insert(String::from_utf8(delivery.message.body.clone()).unwrap());
+        assert!(delivery.ack().await.unwrap());
+    }
+}
