@@ -6,7 +6,7 @@ import asyncio
 import unittest
 from unittest import mock
 
-from nsbridge import amqp
+from nsbridge import amqp, channel
 from nsbridge.amqp import Amqp
 from nsbridge.channel import Gone
 from nsbridge.inquiry import Timing
@@ -76,7 +76,7 @@ class Order(unittest.IsolatedAsyncioTestCase):
 
     async def connect(self, **fails) -> Amqp:
         self.wire, self.watcher = Wire(**fails), Watcher()
-        patch = mock.patch.object(amqp, "Connection", self.wire)
+        patch = mock.patch.object(channel, "Connection", self.wire)
         patch.start()
         self.addCleanup(patch.stop)
         broker = Amqp("amqp://localhost", Timing(pause=0.001, longest_pause=0.001))
