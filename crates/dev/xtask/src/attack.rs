@@ -22,22 +22,11 @@ pub(crate) struct Arguments {
     /// Seed of the attacks; random and printed if absent.
     #[arg(long)]
     seed: Option<u64>,
-    /// True if the tests of the workspace are built: with their features, the dependencies are not
-    /// built again.
-    #[arg(skip)]
-    after_tests: bool,
 }
 
 impl Default for Arguments {
     fn default() -> Self {
-        Self { attackers: Vec::new(), seconds: SHORT_RUN_SECONDS, seed: None, after_tests: false }
-    }
-}
-
-impl Arguments {
-    /// Returns the arguments of a short run after the tests of the workspace.
-    pub(crate) fn after_tests() -> Self {
-        Self { after_tests: true, ..Self::default() }
+        Self { attackers: Vec::new(), seconds: SHORT_RUN_SECONDS, seed: None }
     }
 }
 
@@ -49,9 +38,8 @@ impl Arguments {
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     machine::rabbitmq::ready()?;
     output::step("attack");
-    let Arguments { attackers, seconds, seed, after_tests } = arguments;
-    let mut command =
-        if *after_tests { chaos::driver_of_tests(cargo, "attack")? } else { driver(cargo) };
+    let Arguments { attackers, seconds, seed } = arguments;
+    let mut command = driver(cargo);
     for name in attackers {
         command.args(["--attacker", name]);
     }
@@ -60,8 +48,10 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Cargo arguments for the driver.
-const DRIVER: [&str; 4] = ["--package", "nsbridge-chaos", "--bin", "attack"];
+/// Cargo arguments for the driver. It measures a worker's times, and opening 8 MB takes a second in
+/// an unoptimized build.
+const DRIVER: [&str; 6] =
+    ["--config", "profile.dev.opt-level=2", "--package", "nsbridge-chaos", "--bin", "attack"];
 
 /// Returns the command that builds the driver.
 pub(crate) fn build(cargo: &Cargo) -> Command {
