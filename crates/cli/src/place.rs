@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use nsbridge::worker::{LogConfig, LogFormat};
+use nsbridge_base::broker_urls;
 use nsbridge_protocol::ModelName;
 use nsbridge_store::Location;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -105,8 +106,8 @@ pub(crate) fn leave_now(code: u8) -> ! {
 pub(crate) fn has_password(mut arguments: impl Iterator<Item = String>) -> bool {
     arguments.any(|argument| {
         let url = argument.strip_prefix("--broker=").unwrap_or(&argument);
-        let password = nsbridge::worker::password_of(url).filter(|_| url.starts_with("amqp"));
-        password.is_some_and(|password| password != "guest")
+        let mut passwords = broker_urls(url).filter_map(nsbridge::worker::password_of);
+        url.starts_with("amqp") && passwords.any(|password| password != "guest")
     })
 }
 
@@ -158,6 +159,7 @@ mod tests {
             has_password(["nsbridge", "ask", argument].map(str::to_owned).into_iter())
         };
         assert!(has("amqps://me:secret@mq/%2f"));
+        assert!(has("amqp://guest:guest@localhost,amqps://me:secret@mq/%2f"));
         assert!(has("--broker=amqp://me:secret@localhost"));
         assert!(!has("amqp://guest:guest@localhost:5672/%2f"));
         assert!(!has("amqps://mq/%2f"));

@@ -5,6 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use hyper::Uri;
 use hyper::header::HeaderValue;
 use hyper::http::uri::PathAndQuery;
+use nsbridge_base::broker_urls;
 use percent_encoding::percent_decode_str;
 
 /// Login of RabbitMQ where the URL has none.
@@ -61,18 +62,27 @@ pub(super) fn host(uri: &Uri) -> String {
     uri.authority().map_or_else(String::new, |authority| authority.as_str().to_owned())
 }
 
-/// Returns the URL of a broker without user, password and parameters.
-pub(super) fn without_login(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or_default();
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
-        _ => url.to_owned(),
-    }
+/// Returns the URLs of a broker's nodes without users, passwords and parameters.
+pub(super) fn without_login(urls: &str) -> String {
+    let of_node = |url: &str| {
+        let url = url.split('?').next().unwrap_or_default();
+        match (url.split_once("://"), url.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
+            _ => url.to_owned(),
+        }
+    };
+    broker_urls(urls).map(of_node).collect::<Vec<_>>().join(",")
 }
 
-/// Returns the header with the login of a broker's URL, for its management API.
-pub(super) fn authorization(url: &str) -> Option<HeaderValue> {
-    let authority = authority(url)?;
+/// Returns the URL whose login and virtual host are those of the broker: all nodes of a cluster have the
+/// same ones.
+fn first(urls: &str) -> &str {
+    broker_urls(urls).next().unwrap_or_default()
+}
+
+/// Returns the header with the login of a broker's URLs, for its management API.
+pub(super) fn authorization(urls: &str) -> Option<HeaderValue> {
+    let authority = authority(first(urls))?;
     let login = authority.rsplit_once('@').map_or("", |(login, _)| login);
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     let or_default =
@@ -84,8 +94,9 @@ pub(super) fn authorization(url: &str) -> Option<HeaderValue> {
     Some(header)
 }
 
-/// Returns the virtual host of a broker's URL, encoded as it is there.
-pub(super) fn virtual_host(url: &str) -> &str {
+/// Returns the virtual host of a broker's URLs, encoded as it is there.
+pub(super) fn virtual_host(urls: &str) -> &str {
+    let url = first(urls);
     let place = url.split_once("://").map_or(url, |(_, place)| place);
     let place = place.split('?').next().unwrap_or_default();
     let path = place.split_once('/').map_or("", |(_, path)| path);
@@ -153,5 +164,9 @@ mod tests {
         assert_eq!(said("amqp://mq/?a=b"), parts(guest, "%2f", "amqp://mq/"));
         assert_eq!(said("amqp://me@mq/%2f"), parts("bWU6", "%2f", "amqp://mq/%2f"));
         assert_eq!(authorization("localhost"), None);
+        assert_eq!(
+            said("amqps://me:s%40cr:t@a/jobs?heartbeat=5,amqps://me:s%40cr:t@b/jobs"),
+            parts("bWU6c0Bjcjp0", "jobs", "amqps://a/jobs,amqps://b/jobs")
+        );
     }
 }

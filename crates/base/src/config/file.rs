@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 use zeroize::{Zeroize as _, Zeroizing};
 
+use crate::broker_urls;
 use crate::config::broker::{FileMode, password_of};
 
 /// Text of a configuration file. It is wiped when it is dropped.
@@ -60,7 +61,8 @@ impl ConfigFile {
         let field = |name| table.get("broker").and_then(|broker| broker.get(name));
         let nodes = field("urls").and_then(Value::as_array).into_iter().flatten();
         let urls = field("url").into_iter().chain(nodes).filter_map(Value::as_str);
-        found || urls.filter_map(password_of).any(|password| password != "guest")
+        let mut passwords = urls.flat_map(broker_urls).filter_map(password_of);
+        found || passwords.any(|password| password != "guest")
     }
 }
 
