@@ -58,6 +58,7 @@ PSEUDO = {
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/00000000-0000-0000-0000-000000000000"
 EXPORTS = {
     "nsbridge-base-BrokerClients": "sg-0123456789abcdef0",
+    "nsbridge-base-Namespace": "ns-0123456789abcdef",
     "nsbridge-base-SealingKey": KEY,
     "nsbridge-base-ModelsBucket": f"nsbridge-models-{ACCOUNT}-{REGION}",
 }

@@ -147,6 +147,32 @@ def pods(objects: list[dict]) -> dict[str, dict]:
     return {name: item["spec"]["template"] for name, item in of_kind(objects, "Deployment").items()}
 
 
+def unreached(objects: list[dict]) -> list[str]:
+    """Returns what the scaler, KEDA or Prometheus needs and a network policy keeps from it."""
+    policies = {name: item["spec"] for name, item in of_kind(objects, "NetworkPolicy").items()}
+    labels = {name: pod["metadata"]["labels"] for name, pod in pods(objects).items()}
+
+    def ports(rules: list[dict], side: str, pod: str | None) -> set[int]:
+        """Returns the ports that are open to a pod, or with None to peers outside of the release."""
+
+        def is_meant(peer: dict) -> bool:
+            if pod is None or "podSelector" not in peer:
+                return (pod is None) == ("podSelector" not in peer)
+            return peer["podSelector"]["matchLabels"].items() <= labels[pod].items()
+
+        return {port["port"] for rule in rules if any(map(is_meant, rule.get(side, [{}]))) for port in rule["ports"]}
+
+    wrong = []
+    for worker in (name for name in labels if name.startswith("fleet-worker")):
+        if 9464 not in ports(policies["fleet-scaler"]["egress"], "to", worker) & ports(policies["fleet-worker"]["ingress"], "from", "fleet-scaler"):
+            wrong.append(f"{worker}: not read")
+    if not {5671, 443, 15671} <= ports(policies["fleet-scaler"]["egress"], "to", None):
+        wrong.append("the broker's management API")
+    if ports(policies["fleet-scaler"]["ingress"], "from", None) != {9465}:
+        wrong.append("the number of workers")
+    return wrong
+
+
 class Objects(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
@@ -220,17 +246,47 @@ class Objects(unittest.TestCase):
             self.assertEqual(found(item["spec"]["podSelector"]["matchLabels"]), workers if name == "fleet-worker" else {name})
         services = of_kind(objects, "Service")
         for name, item in services.items():
-            self.assertEqual(found(item["spec"]["selector"]), workers if name == "fleet-worker-metrics" else {name})
-        for item in of_kind(objects, "ServiceMonitor").values():
+            self.assertEqual(found(item["spec"]["selector"]), {name})
+        for name, item in of_kind(objects, "ServiceMonitor").items():
             monitored = item["spec"]["selector"]["matchLabels"].items()
-            self.assertEqual(len([s for s in services.values() if monitored <= s["metadata"]["labels"].items()]), 1)
+            (port,) = [endpoint["port"] for endpoint in item["spec"]["endpoints"]]
+            chosen = {key: s for key, s in services.items() if monitored <= s["metadata"]["labels"].items()}
+            self.assertEqual(set(chosen), workers if name == "fleet-worker" else {name})
+            self.assertTrue(all(port in {p["name"] for p in s["spec"]["ports"]} for s in chosen.values()))
+
+    def test_the_name_of_a_model_resolves_to_all_of_its_workers(self) -> None:
+        for case in ("one-model", "all", "workers-alone"):
+            for name, item in of_kind(self.rendered[case], "Service").items():
+                if name.startswith("fleet-worker"):
+                    # An address of its own would lead to one of them, and a worker that loads has metrics too.
+                    self.assertEqual(item["spec"]["clusterIP"], "None")
+                    self.assertTrue(item["spec"]["publishNotReadyAddresses"])
+                    self.assertEqual([(p["port"], p["targetPort"]) for p in item["spec"]["ports"]], [(9464, "health")])
+            self.assertLessEqual(set(pods(self.rendered[case])), {"fleet-scaler", *of_kind(self.rendered[case], "Service")})
+
+    def test_the_scaler_reaches_the_pages_of_workers_and_the_management_api(self) -> None:
+        self.assertEqual(unreached(self.rendered["all"]), [])
+        for name, remove in [
+            ("fleet-worker", lambda spec: spec["ingress"].pop()),
+            ("fleet-worker", lambda spec: spec["ingress"][-1]["ports"][0].update(port=9465)),
+            ("fleet-scaler", lambda spec: spec["egress"].pop()),
+            ("fleet-scaler", lambda spec: spec["egress"].pop(-2)),
+            ("fleet-scaler", lambda spec: spec["ingress"].pop()),
+        ]:
+            broken = copy.deepcopy(self.rendered["all"])
+            remove(of_kind(broken, "NetworkPolicy")[name]["spec"])
+            self.assertNotEqual(unreached(broken), [], name)
+        # Without a scaler no pod but Prometheus reads workers.
+        (rule,) = of_kind(self.rendered["one-model"], "NetworkPolicy")["fleet-worker"]["spec"]["ingress"]
+        self.assertNotIn("podSelector", rule["from"][0])
 
     def test_keda_asks_the_scaler_at_its_port(self) -> None:
         objects = self.rendered["all"]
         (scaled,) = of_kind(objects, "ScaledObject").values()
         service = of_kind(objects, "Service")["fleet-scaler"]["spec"]["ports"][0]
         url = f"http://fleet-scaler.models.svc:{service['port']}/v1/desired/qwen3-8b.v2"
-        self.assertEqual(scaled["spec"]["triggers"][0]["metadata"]["url"], url)
+        asked = scaled["spec"]["triggers"][0]["metadata"]
+        self.assertEqual((asked["url"], asked["format"], asked["valueLocation"], asked["targetValue"]), (url, "json", "desired", "1"))
         target = of_kind(objects, "Deployment")[scaled["spec"]["scaleTargetRef"]["name"]]
         # Else each upgrade of the chart would set the number back.
         self.assertNotIn("replicas", target["spec"])
@@ -274,6 +330,9 @@ class Configuration(unittest.TestCase):
     def test_stop_times_and_ports_are_those_of_the_configuration(self) -> None:
         objects = render(CASES["all"])
         configs = of_kind(objects, "ConfigMap")
+        (scaler,) = pods(objects)["fleet-scaler"]["spec"]["containers"]
+        pages = {name: scaler[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe")}
+        self.assertEqual(pages, {"livenessProbe": "/livez", "readinessProbe": "/readyz"})
         for name, pod in pods(objects).items():
             if name == "fleet-scaler":
                 continue

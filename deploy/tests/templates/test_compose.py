@@ -64,8 +64,10 @@ class Compose(unittest.TestCase):
 
     def test_prometheus_scrapes_services_of_the_file(self) -> None:
         config = yaml.safe_load((FOLDER / "prometheus/prometheus.example.yaml").read_text())
-        targets = [t for job in config["scrape_configs"] for s in job["static_configs"] for t in s["targets"]]
-        self.assertLessEqual({target.split(":")[0] for target in targets}, set(read()["services"]))
+        targets = [t for job in config["scrape_configs"] for s in job.get("static_configs", []) for t in s["targets"]]
+        looked_up = [name for job in config["scrape_configs"] for s in job.get("dns_sd_configs", []) for name in s["names"]]
+        self.assertEqual({target.split(":")[0] for target in targets + looked_up}, {"worker", "gateway", "rabbitmq"})
+        self.assertLessEqual({"worker", "gateway", "rabbitmq"}, set(read()["services"]))
         mounted = " ".join(read()["services"]["prometheus"]["volumes"])
         for file in config["rule_files"]:
             self.assertIn(f"/etc/prometheus/{file}", mounted)

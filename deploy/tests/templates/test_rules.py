@@ -4,6 +4,7 @@ import re
 import unittest
 
 import stacks
+import yaml
 from stacks import ABSENT, Stack, changed, resolved
 
 BROKER_VERSIONS = {"4.2", "4.3"}
@@ -29,6 +30,8 @@ METRICS = {
 }
 # Variables that are not of nsbridge: read by the command beside them.
 OTHER_VARIABLES = {"SCALER_TOML"}
+# Route 53 answers with so many addresses of a name at most (Cloud Map, multivalue answer routing).
+ADDRESSES = 8
 AGENT = {"ECS_ENABLE_SPOT_INSTANCE_DRAINING=true", "ECS_ENABLE_GPU_SUPPORT=true"}
 
 
@@ -197,6 +200,75 @@ def scaling(stacks_: dict[str, Stack]) -> list[str]:
     return wrong
 
 
+def discovery(stacks_: dict[str, Stack]) -> list[str]:
+    """Each service of tasks has a name of its own in DNS, which Prometheus and the scaler know."""
+    wrong, labels = [], []
+    for stack in stacks_.values():
+        names = {f"{name}.Arn": properties for name, properties in stack.of_type("AWS::ServiceDiscovery::Service").items()}
+        for properties in names.values():
+            records = properties["DnsConfig"]
+            if records["RoutingPolicy"] != "MULTIVALUE" or [record["Type"] for record in records["DnsRecords"]] != ["A"]:
+                wrong.append(f"{properties['Name']}: not all addresses")
+            if properties["NamespaceId"] != stacks.EXPORTS["nsbridge-base-Namespace"]:
+                wrong.append(f"{properties['Name']}: in another namespace")
+        for name, service in stack.of_type("AWS::ECS::Service").items():
+            (registry,) = service.get("ServiceRegistries", [{}])
+            # With an A record ECS refuses a port.
+            if set(registry) != {"RegistryArn"} or registry["RegistryArn"] not in names:
+                wrong.append(f"{name}: its tasks have no name")
+                continue
+            label = names[registry["RegistryArn"]]["Name"]
+            labels.append(label)
+            if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", label):
+                wrong.append(f"{name}: {label} is no label")
+    wrong += [f"{label}: has two services" for label in set(labels) if labels.count(label) > 1]
+    if int(stacks_["workers"].parameters["SpotWorkers"]) > ADDRESSES:
+        wrong.append("SpotWorkers: more than a name has addresses")
+    (namespace,) = stacks_["base"].of_type("AWS::ServiceDiscovery::PrivateDnsNamespace").values()
+    scraped = {name for job in prometheus("prometheus.ecs.yaml") for name in job["names"]}
+    if scraped != {f"{label}.{namespace['Name']}" for label in labels}:
+        wrong.append(f"Prometheus asks for {sorted(scraped)}")
+    return wrong
+
+
+def prometheus(file: str) -> list[dict]:
+    """Returns the lookups in DNS of a configuration of Prometheus."""
+    config = yaml.safe_load((stacks.ROOT / "deploy/prometheus" / file).read_text())
+    return [lookup for job in config["scrape_configs"] for lookup in job.get("dns_sd_configs", [])]
+
+
+def open_to(stack: Stack, group: str, source: str) -> set[int]:
+    """Returns the ports of a security group that another one may reach."""
+    own = stack.of_type("AWS::EC2::SecurityGroup")[group].get("SecurityGroupIngress", [])
+    others = [rule for rule in stack.of_type("AWS::EC2::SecurityGroupIngress").values() if rule["GroupId"] == group]
+    return {rule["FromPort"] for rule in own + others if rule["SourceSecurityGroupId"] == source}
+
+
+def reach(stacks_: dict[str, Stack]) -> list[str]:
+    """The scaler reaches the pages of workers and the management API, and Prometheus reaches all metrics."""
+    wrong, base = [], stacks_["base"]
+    ports = {name: [mapping["ContainerPort"] for mapping in c.get("PortMappings", [])] for name, _, c in containers(stacks_)}
+    (worker,), (scaler,) = ports["SpotTask"], ports["ScalerTask"]
+    groups = stacks_["workers"].of_type("AWS::EC2::SecurityGroup")
+    sends = {rule["FromPort"] for rule in groups["ScalerGroup"]["SecurityGroupEgress"] if rule.get("DestinationSecurityGroupId") == "WorkerGroup"}
+    if worker not in sends & open_to(stacks_["workers"], "WorkerGroup", "ScalerGroup"):
+        wrong.append("the scaler cannot read workers")
+    for name, group in [("OnDemandService", "WorkerGroup"), ("SpotService", "WorkerGroup"), ("ScalerService", "ScalerGroup")]:
+        carried = stacks_["workers"].of_type("AWS::ECS::Service")[name]["NetworkConfiguration"]["AwsvpcConfiguration"]["SecurityGroups"]
+        if not {group, stacks.EXPORTS["nsbridge-base-BrokerClients"]} <= set(carried):
+            wrong.append(f"{name}: carries {carried}")
+    if not {5671, 443} <= open_to(base, "BrokerGroup", "BrokerClients"):
+        wrong.append("the broker or its management API cannot be reached")
+    watcher = stacks_["workers"].parameters["PrometheusGroup"]
+    for stack, group, port in [("workers", "WorkerGroup", worker), ("workers", "ScalerGroup", scaler), ("gateway", "GatewayGroup", ports["GatewayTask"][1])]:
+        if open_to(stacks_[stack], group, watcher) != {port}:
+            wrong.append(f"{group}: Prometheus cannot read port {port} alone")
+    scraped = {tuple(lookup["names"]): lookup["port"] for lookup in prometheus("prometheus.ecs.yaml")}
+    if set(scraped.values()) != {worker, scaler, ports["GatewayTask"][1]}:
+        wrong.append(f"Prometheus asks {scraped}")
+    return wrong
+
+
 TASK = "SpotTask/Properties/ContainerDefinitions/0"
 DATA = "Instances/Properties/LaunchTemplateData"
 # Rule, the template that is changed, the place, and the value there.
@@ -232,6 +304,20 @@ MUTANTS = [
     (balancer, "gateway", "Targets/Properties/TargetGroupAttributes/0/Value", "30"),
     (scaling, "workers", "SpotPolicy/Properties/StepScalingPolicyConfiguration/StepAdjustments/3", ABSENT),
     (scaling, "workers", "SpotPolicy/Properties/StepScalingPolicyConfiguration/AdjustmentType", "ChangeInCapacity"),
+    (discovery, "workers", "SpotService/Properties/ServiceRegistries", ABSENT),
+    (discovery, "workers", "SpotService/Properties/ServiceRegistries/0/ContainerPort", 9464),
+    (discovery, "workers", "SpotService/Properties/ServiceRegistries/0/RegistryArn", {"Fn::GetAtt": ["OnDemandNames", "Arn"]}),
+    (discovery, "workers", "SpotNames/Properties/DnsConfig/RoutingPolicy", "WEIGHTED"),
+    (discovery, "workers", "SpotNames/Properties/Name", {"Fn::Sub": "${Model}.spot"}),
+    (discovery, "gateway", "GatewayNames/Properties/NamespaceId", {"Fn::ImportValue": "nsbridge-base-SealingKey"}),
+    (discovery, "base", "Namespace/Properties/Name", "nsbridge.local"),
+    (reach, "workers", "ScalerIngress/Properties/FromPort", 9465),
+    (reach, "workers", "ScalerIngress/Properties/SourceSecurityGroupId", {"Ref": "InstanceGroup"}),
+    (reach, "workers", "ScalerGroup/Properties/SecurityGroupEgress", []),
+    (reach, "workers", "ScalerService/Properties/NetworkConfiguration/AwsvpcConfiguration/SecurityGroups/0", {"Ref": "WorkerGroup"}),
+    (reach, "workers", "ScalerTask/Properties/ContainerDefinitions/0/PortMappings/0/ContainerPort", 9464),
+    (reach, "workers", "PrometheusIngress/Properties/GroupId", {"Ref": "InstanceGroup"}),
+    (reach, "base", "BrokerGroup/Properties/SecurityGroupIngress/1/FromPort", 15671),
 ]
 
 

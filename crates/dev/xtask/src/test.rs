@@ -135,6 +135,10 @@ fn alert_rules(report: &mut Report) -> Result<()> {
     let mut tests = in_root("promtool");
     tests.args(["test", "rules", "deploy/prometheus/alerts.test.yaml"]);
     report.part("the alert rules", Runner::Whole, tests)?;
+    let mut jobs = in_root("promtool");
+    jobs.args(["check", "config"]);
+    jobs.args(["example", "ecs"].map(|name| format!("deploy/prometheus/prometheus.{name}.yaml")));
+    report.part("the jobs of Prometheus", Runner::Whole, jobs)?;
     let mut queries = in_root("promtool");
     queries.args(["check", "rules"]).arg(boards::rules()?);
     report.part("the queries of the boards", Runner::Whole, queries)
