@@ -1,8 +1,9 @@
 //! `cargo xtask outside`: runs unmodified clients, test suites and load generators against a gateway.
 //!
 //! Each suite has a folder in `outside` with the packages that it needs, a program that runs it, and
-//! the list of the tests that are left out, each with a reason.
+//! the list of the tests that are left out, each with a reason. `checkov` alone needs no gateway.
 
+mod checkov;
 mod left_out;
 mod place;
 mod report;
@@ -37,7 +38,28 @@ pub(crate) struct Arguments {
 /// Returns an error if a test fails that is not left out, if a test is left out that does not exist,
 /// or if a suite cannot be run.
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
-    let suites = selected(&arguments.suites)?;
+    let mut failed = Vec::new();
+    let (suites, with_checkov) = selected(&arguments.suites)?;
+    if with_checkov {
+        output::step("outside checkov");
+        if let Err(why) = checkov::run() {
+            output::line(&format!("{}: {why:#}", checkov::NAME));
+            failed.push(checkov::NAME);
+        }
+    }
+    if !suites.is_empty() {
+        failed.extend(beside_gateways(cargo, arguments, suites)?);
+    }
+    ensure!(failed.is_empty(), "failed: {}; the reasons are above", failed.join(", "));
+    Ok(())
+}
+
+/// Runs the suites that need a gateway and returns the names of those that failed.
+fn beside_gateways(
+    cargo: &Cargo,
+    arguments: &Arguments,
+    suites: Vec<&'static Suite>,
+) -> Result<Vec<&'static str>> {
     machine::rabbitmq::ready()?;
     let binary = if let Some(file) = &arguments.binary {
         std::path::absolute(file)?
@@ -61,24 +83,23 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
             }
         }
     }
-    ensure!(failed.is_empty(), "failed: {}; the reasons are above", failed.join(", "));
-    Ok(())
+    Ok(failed)
 }
 
-/// Returns the suites with these names; an empty list selects all.
-fn selected(names: &[String]) -> Result<Vec<&'static Suite>> {
+/// Returns the suites with these names, and true if checkov is among them; an empty list selects all.
+fn selected(names: &[String]) -> Result<(Vec<&'static Suite>, bool)> {
     if names.is_empty() {
-        return Ok(SUITES.iter().collect());
+        return Ok((SUITES.iter().collect(), true));
     }
     let mut suites = Vec::new();
-    for name in names {
+    for name in names.iter().filter(|&name| name != checkov::NAME) {
         let Some(suite) = SUITES.iter().find(|suite| suite.name == name) else {
             let known: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
-            bail!("there is no suite `{name}`; there is: {}", known.join(", "));
+            bail!("there is no suite `{name}`; there is: {}, {}", known.join(", "), checkov::NAME);
         };
         suites.push(suite);
     }
-    Ok(suites)
+    Ok((suites, names.iter().any(|name| name == checkov::NAME)))
 }
 
 /// Compares a report with the list of the suite, writes the result and returns true if it is good.
@@ -101,10 +122,16 @@ mod tests {
     fn suites_are_selected_by_name() {
         let names = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
-            selected(&names).map(|suites| suites.iter().map(|s| s.name).collect::<Vec<_>>())
+            let found = selected(&names);
+            found.map(|(suites, checkov)| {
+                (suites.iter().map(|s| s.name).collect::<Vec<_>>(), checkov)
+            })
         };
-        assert_eq!(names(&["codex", "openai-npm"]).unwrap(), ["codex", "openai-npm"]);
-        assert!(names(&[]).unwrap().len() > 2);
+        assert_eq!(names(&["codex", "openai-npm"]).unwrap(), (vec!["codex", "openai-npm"], false));
+        assert_eq!(names(&["checkov"]).unwrap(), (vec![], true));
+        assert_eq!(names(&["checkov", "codex"]).unwrap(), (vec!["codex"], true));
+        let (all, checkov) = names(&[]).unwrap();
+        assert!(all.len() > 2 && checkov);
         let error = names(&["codecs"]).unwrap_err().to_string();
         assert!(error.contains("`codecs`") && error.contains("openai-npm"), "{error}");
     }
