@@ -32,6 +32,7 @@ PARAMETERS = {
         "KeyringSecret": secret("worker/keyring"),
         "ScalerUrlSecret": secret("scaler/broker-url"),
         "ScalerConfig": "# scaler.toml",
+        "DeadLetterUrlSecret": secret(f"dead-letters/{MODEL}/broker-url"),
         "Ami": "ami-0123456789abcdef0",
     },
     "gateway": NETWORK
@@ -205,6 +206,8 @@ def policies(stacks: dict[str, Stack]) -> dict[str, dict]:
         "worker-execution": role(workers, "WorkerExecutionRole"),
         "scaler-task": role(workers, "ScalerTaskRole"),
         "scaler-execution": role(workers, "ScalerExecutionRole"),
+        "dead-letters-execution": role(workers, "DeadLetterExecutionRole"),
+        "dead-letters-schedule": role(workers, "DeadLetterScheduleRole"),
         "instance": role(workers, "InstanceRole"),
         "gateway-task": role(gateway, "GatewayTaskRole"),
         "gateway-execution": role(gateway, "GatewayExecutionRole"),

@@ -38,6 +38,7 @@ LARGE = {
     "nodeSelector": {"nvidia.com/gpu.present": "true"},
     "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
     "keda": {"enabled": True, "min": 1, "max": 8},
+    "deadLetters": {"schedule": "0 6 * * *", "days": 2, "brokerSecret": "dead-letters-qwen3"},
 }
 SCALER = {"enabled": True, "config": "# The fields are those of nsbridge scaler.\n"}
 # Values by the name of the case.
@@ -147,6 +148,10 @@ def pods(objects: list[dict]) -> dict[str, dict]:
     return {name: item["spec"]["template"] for name, item in of_kind(objects, "Deployment").items()}
 
 
+def jobs(objects: list[dict]) -> dict[str, dict]:
+    return {name: item["spec"]["jobTemplate"]["spec"]["template"] for name, item in of_kind(objects, "CronJob").items()}
+
+
 def unreached(objects: list[dict]) -> list[str]:
     """Returns what the scaler, KEDA or Prometheus needs and a network policy keeps from it."""
     policies = {name: item["spec"] for name, item in of_kind(objects, "NetworkPolicy").items()}
@@ -213,7 +218,7 @@ class Objects(unittest.TestCase):
 
     def test_pods_have_no_more_rights_than_they_need(self) -> None:
         for objects in self.rendered.values():
-            for name, pod in pods(objects).items():
+            for name, pod in (pods(objects) | jobs(objects)).items():
                 spec = pod["spec"]
                 self.assertEqual(spec["securityContext"]["runAsUser"], 10001, name)
                 self.assertEqual(spec["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
@@ -232,7 +237,7 @@ class Objects(unittest.TestCase):
 
     def test_selectors_find_their_pods_and_no_others(self) -> None:
         objects = self.rendered["all"]
-        labels = {name: pod["metadata"]["labels"] for name, pod in pods(objects).items()}
+        labels = {name: pod["metadata"]["labels"] for name, pod in (pods(objects) | jobs(objects)).items()}
 
         def found(selector: dict) -> set[str]:
             return {name for name, has in labels.items() if selector.items() <= has.items()}
@@ -243,7 +248,8 @@ class Objects(unittest.TestCase):
         for name, item in of_kind(objects, "PodDisruptionBudget").items():
             self.assertEqual(found(item["spec"]["selector"]["matchLabels"]), {name})
         for name, item in of_kind(objects, "NetworkPolicy").items():
-            self.assertEqual(found(item["spec"]["podSelector"]["matchLabels"]), workers if name == "fleet-worker" else {name})
+            all_of = {"fleet-worker": workers, "fleet-dead-letters": set(jobs(objects))}
+            self.assertEqual(found(item["spec"]["podSelector"]["matchLabels"]), all_of.get(name, {name}))
         services = of_kind(objects, "Service")
         for name, item in services.items():
             self.assertEqual(found(item["spec"]["selector"]), {name})
@@ -279,6 +285,17 @@ class Objects(unittest.TestCase):
         # Without a scaler no pod but Prometheus reads workers.
         (rule,) = of_kind(self.rendered["one-model"], "NetworkPolicy")["fleet-worker"]["spec"]["ingress"]
         self.assertNotIn("podSelector", rule["from"][0])
+
+    def test_the_look_at_dead_letters_removes_none_and_fails_once(self) -> None:
+        (look,) = of_kind(self.rendered["all"], "CronJob").values()
+        self.assertEqual(look["metadata"]["name"], "fleet-dead-qwen3-8b-v2")
+        pod = look["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        self.assertEqual(pod["restartPolicy"], "Never")
+        (container,) = pod["containers"]
+        self.assertEqual(container["args"], ["queue", "purge", "--model", "qwen3-8b.v2", "--older-than", "2"])
+        self.assertEqual(container["env"][0]["valueFrom"]["secretKeyRef"]["name"], "dead-letters-qwen3")
+        self.assertEqual(look["spec"]["jobTemplate"]["spec"]["backoffLimit"], 0)
+        self.assertEqual([len(of_kind(objects, "CronJob")) for objects in self.rendered.values()], [0, 0, 1, 0])
 
     def test_keda_asks_the_scaler_at_its_port(self) -> None:
         objects = self.rendered["all"]
@@ -360,6 +377,7 @@ class Values(unittest.TestCase):
             # These sections are the chart's own.
             {"models": [MODEL | {"config": "[handler]\n[broker]\n"}]},
             {"gateway": {"shared": "/folder"}},
+            {"models": [MODEL | {"deadLetters": {"schedule": "0 6 * * *"}}]},
             {"worker": {"graceSeconds": "100"}},
         ]
         for values in mutants:

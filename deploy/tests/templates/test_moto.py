@@ -45,6 +45,8 @@ SKIPPED = {
         "AWS::CloudWatch::Alarm",
         "AWS::ECS::CapacityProvider",
         "AWS::ECS::ClusterCapacityProviderAssociations",
+        "AWS::Logs::MetricFilter",
+        "AWS::Scheduler::Schedule",
         "AWS::ServiceDiscovery::Service",
     },
     "gateway": {"AWS::CloudWatch::Alarm", "AWS::S3::BucketPolicy", "AWS::ServiceDiscovery::Service"},
@@ -153,6 +155,12 @@ class Templates(unittest.TestCase):
         broker["EngineVersion"] = str(broker["EngineVersion"])
         del broker["Configuration"]
         boto3.client("mq").create_broker(**broker)
+        (counted,) = workers.of_type("AWS::Logs::MetricFilter").values()
+        boto3.client("logs").put_metric_filter(filterName="dead-letters", **lower(counted))
+        (look,) = workers.of_type("AWS::Scheduler::Schedule").values()
+        parameters = look["Target"]["EcsParameters"] | {"NetworkConfiguration": {"awsvpcConfiguration": look["Target"]["EcsParameters"]["NetworkConfiguration"]["AwsvpcConfiguration"]}}
+        boto3.client("scheduler").create_schedule(Name="dead-letters", **look | {"Target": look["Target"] | {"EcsParameters": parameters}})
+
         names = boto3.client("servicediscovery")
         (namespace,) = base.of_type("AWS::ServiceDiscovery::PrivateDnsNamespace").values()
         made_by = names.create_private_dns_namespace(**namespace | {"Vpc": account.network["Vpc"]})["OperationId"]

@@ -26,6 +26,8 @@ METRICS = {
     ("AWS/ApplicationELB", "HTTPCode_ELB_5XX_Count", ("LoadBalancer",)),
     ("AWS/ApplicationELB", "RequestCount", ("LoadBalancer",)),
     ("AWS/ApplicationELB", "HealthyHostCount", ("LoadBalancer", "TargetGroup")),
+    # Of a metric filter of the template: the model's name.
+    ("nsbridge/dead-letters", stacks.MODEL, ()),
     ("ECS/ContainerInsights", "RunningTaskCount", ("ClusterName", "ServiceName")),
 }
 # Variables that are not of nsbridge: read by the command beside them.
@@ -140,7 +142,7 @@ def fields_of(example: str) -> set[str]:
 
 def environment(stacks_: dict[str, Stack]) -> list[str]:
     known = {"worker": fields_of("worker.example.toml"), "gateway": fields_of("gateway.example.toml")}
-    known["scaler"] = known["worker"]
+    known["scaler"] = known["dead-letters"] = known["worker"]
     wrong = []
     for name, _, container in containers(stacks_):
         names = [item["Name"] for item in container["Environment"] + container.get("Secrets", [])]
@@ -237,6 +239,32 @@ def prometheus(file: str) -> list[dict]:
     return [lookup for job in config["scrape_configs"] for lookup in job.get("dns_sd_configs", [])]
 
 
+def dead_letters(stacks_: dict[str, Stack]) -> list[str]:
+    """The look counts dead letters and removes none, and a failure of it reaches the alarm."""
+    wrong, workers = [], stacks_["workers"]
+    (command,) = [c["Command"] for name, _, c in containers(stacks_) if name == "DeadLetterTask"]
+    if command[:2] != ["queue", "purge"] or command[2:4] != ["--model", stacks.MODEL] or {"--yes", "--waiting"} & set(command):
+        wrong.append(f"it runs {command}")
+    (group,) = [c["LogConfiguration"]["Options"]["awslogs-group"] for name, _, c in containers(stacks_) if name == "DeadLetterTask"]
+    (watched,) = workers.of_type("AWS::Logs::MetricFilter").values()
+    (metric,) = watched["MetricTransformations"]
+    alarm = workers.of_type("AWS::CloudWatch::Alarm")["OldDeadLetters"]
+    if watched["LogGroupName"] != group or (metric["MetricNamespace"], metric["MetricName"]) != (alarm["Namespace"], alarm["MetricName"]):
+        wrong.append("its log does not reach the alarm")
+    # What the command prints (crates/cli/src/queue.rs), after the `error: ` of each failure.
+    if watched["FilterPattern"] != '"error:"':
+        wrong.append(f"looks for {watched['FilterPattern']}")
+    (schedule,) = workers.of_type("AWS::Scheduler::Schedule").values()
+    groups = schedule["Target"]["EcsParameters"]["NetworkConfiguration"]["AwsvpcConfiguration"]["SecurityGroups"]
+    if groups != [stacks.EXPORTS["nsbridge-base-BrokerClients"]]:
+        wrong.append("it does not reach the broker")
+    role = stacks.policies(stacks_)["dead-letters-schedule"]["Statement"]
+    (family,) = [task["Family"] for name, task, _ in containers(stacks_) if name == "DeadLetterTask"]
+    if not role[0]["Resource"].endswith(f":task-definition/{family}:*") or not role[1]["Resource"].endswith("/DeadLetterExecutionRole"):
+        wrong.append("its schedule may not start it")
+    return wrong
+
+
 def open_to(stack: Stack, group: str, source: str) -> set[int]:
     """Returns the ports of a security group that another one may reach."""
     own = stack.of_type("AWS::EC2::SecurityGroup")[group].get("SecurityGroupIngress", [])
@@ -311,6 +339,12 @@ MUTANTS = [
     (discovery, "workers", "SpotNames/Properties/Name", {"Fn::Sub": "${Model}.spot"}),
     (discovery, "gateway", "GatewayNames/Properties/NamespaceId", {"Fn::ImportValue": "nsbridge-base-SealingKey"}),
     (discovery, "base", "Namespace/Properties/Name", "nsbridge.local"),
+    (dead_letters, "workers", "DeadLetterTask/Properties/ContainerDefinitions/0/Command", ["queue", "purge", "--model", {"Ref": "Model"}, "--yes", "--all"]),
+    (dead_letters, "workers", "DeadLetterTask/Properties/ContainerDefinitions/0/LogConfiguration/Options/awslogs-group", {"Ref": "ScalerLog"}),
+    (dead_letters, "workers", "OldDeadLetters/Properties/Namespace", "nsbridge"),
+    (dead_letters, "workers", "DeadLetterFilter/Properties/FilterPattern", '"would"'),
+    (dead_letters, "workers", "DeadLetterLook/Properties/Target/EcsParameters/NetworkConfiguration/AwsvpcConfiguration/SecurityGroups", [{"Ref": "WorkerGroup"}]),
+    (dead_letters, "workers", "DeadLetterTask/Properties/Family", "nsbridge-dead"),
     (reach, "workers", "ScalerIngress/Properties/FromPort", 9465),
     (reach, "workers", "ScalerIngress/Properties/SourceSecurityGroupId", {"Ref": "InstanceGroup"}),
     (reach, "workers", "ScalerGroup/Properties/SecurityGroupEgress", []),
@@ -334,7 +368,7 @@ class Rules(unittest.TestCase):
 
     def test_the_metrics_that_are_known_are_used(self) -> None:
         text = "".join((stacks.FOLDER / f"{name}.yaml").read_text() for name in stacks.NAMES)
-        self.assertEqual([name for _, name, _ in METRICS if name not in text], [])
+        self.assertEqual([name for _, name, _ in METRICS if name not in text and name != stacks.MODEL], [])
 
 
 class Workers(unittest.TestCase):
@@ -350,14 +384,17 @@ class Workers(unittest.TestCase):
         self.assertEqual(differ, {"Family", "StopTimeout", "NSBRIDGE_WORKER__GRACE_S", "NSBRIDGE_FLEET__SPOT", "awslogs-stream-prefix"})
 
     def test_both_services_take_from_one_queue(self) -> None:
-        models = {variables(c)["NSBRIDGE_WORKER__MODEL"] for name, _, c in containers({"": resolved()["workers"]}) if name != "ScalerTask"}
+        models = {variables(c)["NSBRIDGE_WORKER__MODEL"] for _, _, c in containers({"": resolved()["workers"]}) if c["Name"] == "worker"}
         self.assertEqual(models, {stacks.MODEL})
 
     def test_the_agent_and_the_worker_have_the_rights_of_the_roles_that_are_theirs(self) -> None:
         for name, task, _ in containers(resolved()):
             kind = name.removesuffix("Task").replace("OnDemand", "Worker").replace("Spot", "Worker")
             self.assertTrue(task["ExecutionRoleArn"].endswith(f"/{kind}ExecutionRole"), task["ExecutionRoleArn"])
-            self.assertIn(task["TaskRoleArn"].rsplit("/")[-1], {f"{kind}TaskRole", f"nsbridge-worker-task-{stacks.MODEL}"})
+            # The look at dead letters makes no call of AWS.
+            role = task["TaskRoleArn"].rsplit("/")[-1] if kind != "DeadLetter" else f"{kind}TaskRole"
+            self.assertIn(role, {f"{kind}TaskRole", f"nsbridge-worker-task-{stacks.MODEL}"})
+            self.assertEqual("TaskRoleArn" in task, kind != "DeadLetter")
 
 
 def metric_names(text: str) -> set[str]:
