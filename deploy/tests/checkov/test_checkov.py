@@ -14,6 +14,7 @@ ACCEPTED = {
     ("base.yaml", "AWS::SecretsManager::Secret.BrokerAdmin", "CKV_AWS_149"): "the account's own key; the secret never leaves the account",
     ("workers.yaml", "AWS::Logs::LogGroup.WorkerLog", "CKV_AWS_158"): LOGS,
     ("workers.yaml", "AWS::Logs::LogGroup.ScalerLog", "CKV_AWS_158"): LOGS,
+    ("workers.yaml", "AWS::Logs::LogGroup.DeadLetterLog", "CKV_AWS_158"): LOGS,
     ("gateway.yaml", "AWS::Logs::LogGroup.GatewayLog", "CKV_AWS_158"): LOGS,
     ("gateway.yaml", "AWS::S3::Bucket.Replies", "CKV_AWS_18"): "the values are sealed, and live for minutes",
     ("gateway.yaml", "AWS::S3::Bucket.Replies", "CKV_AWS_21"): "a reply that was deleted shall be gone",

@@ -27,6 +27,8 @@ PARAMETERS = {
     | {
         "Model": MODEL,
         "WorkerTag": "0.1.0-cuda",
+        "CanaryAlias": "canary",
+        "CanaryTag": "0.2.0-cuda",
         "ScalerTag": "0.1.0",
         "BrokerUrlSecret": secret(f"worker/{MODEL}/broker-url"),
         "KeyringSecret": secret("worker/keyring"),

@@ -286,7 +286,7 @@ class Objects(unittest.TestCase):
         (rule,) = of_kind(self.rendered["one-model"], "NetworkPolicy")["fleet-worker"]["spec"]["ingress"]
         self.assertNotIn("podSelector", rule["from"][0])
 
-    def test_the_look_at_dead_letters_removes_none_and_fails_once(self) -> None:
+    def test_the_check_for_dead_letters_removes_none_and_fails_once(self) -> None:
         (look,) = of_kind(self.rendered["all"], "CronJob").values()
         self.assertEqual(look["metadata"]["name"], "fleet-dead-qwen3-8b-v2")
         pod = look["spec"]["jobTemplate"]["spec"]["template"]["spec"]

@@ -20,6 +20,11 @@ class Lint(unittest.TestCase):
         for name in stacks.NAMES:
             self.assertEqual(findings(text_of(name)), [], name)
 
+    def test_a_template_fits_into_a_call(self) -> None:
+        # A larger one needs a bucket (`--s3-bucket`).
+        for name in stacks.NAMES:
+            self.assertLess(len(text_of(name).encode()), 51_200, name)
+
     def test_a_wrong_template_has_one(self) -> None:
         mutants = {
             ("workers", "ManagedDraining: ENABLED", "ManagedDrainning: ENABLED"): "ManagedDraining",

@@ -131,7 +131,7 @@ class Templates(unittest.TestCase):
         (providers,) = workers.of_type("AWS::ECS::ClusterCapacityProviderAssociations").values()
         ecs.put_cluster_capacity_providers(**lower(providers))
         services = ecs.list_services(cluster=providers["Cluster"])["serviceArns"]
-        self.assertEqual(len(services), 3)
+        self.assertEqual(len(services), 4)
 
         (target,) = workers.of_type("AWS::ApplicationAutoScaling::ScalableTarget").values()
         spot = made["workers"]["SpotService"].rsplit("/", 1)[-1]

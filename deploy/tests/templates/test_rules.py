@@ -240,7 +240,7 @@ def prometheus(file: str) -> list[dict]:
 
 
 def dead_letters(stacks_: dict[str, Stack]) -> list[str]:
-    """The look counts dead letters and removes none, and a failure of it reaches the alarm."""
+    """The check counts dead letters and removes none, and a failure of it reaches the alarm."""
     wrong, workers = [], stacks_["workers"]
     (command,) = [c["Command"] for name, _, c in containers(stacks_) if name == "DeadLetterTask"]
     if command[:2] != ["queue", "purge"] or command[2:4] != ["--model", stacks.MODEL] or {"--yes", "--waiting"} & set(command):
@@ -281,7 +281,7 @@ def reach(stacks_: dict[str, Stack]) -> list[str]:
     sends = {rule["FromPort"] for rule in groups["ScalerGroup"]["SecurityGroupEgress"] if rule.get("DestinationSecurityGroupId") == "WorkerGroup"}
     if worker not in sends & open_to(stacks_["workers"], "WorkerGroup", "ScalerGroup"):
         wrong.append("the scaler cannot read workers")
-    for name, group in [("OnDemandService", "WorkerGroup"), ("SpotService", "WorkerGroup"), ("ScalerService", "ScalerGroup")]:
+    for name, group in [("OnDemandService", "WorkerGroup"), ("SpotService", "WorkerGroup"), ("CanaryService", "WorkerGroup"), ("ScalerService", "ScalerGroup")]:
         carried = stacks_["workers"].of_type("AWS::ECS::Service")[name]["NetworkConfiguration"]["AwsvpcConfiguration"]["SecurityGroups"]
         if not {group, stacks.EXPORTS["nsbridge-base-BrokerClients"]} <= set(carried):
             wrong.append(f"{name}: carries {carried}")
@@ -333,6 +333,7 @@ MUTANTS = [
     (scaling, "workers", "SpotPolicy/Properties/StepScalingPolicyConfiguration/StepAdjustments/3", ABSENT),
     (scaling, "workers", "SpotPolicy/Properties/StepScalingPolicyConfiguration/AdjustmentType", "ChangeInCapacity"),
     (discovery, "workers", "SpotService/Properties/ServiceRegistries", ABSENT),
+    (discovery, "workers", "CanaryNames/Properties/Name", {"Fn::Sub": "${Model}-spot"}),
     (discovery, "workers", "SpotService/Properties/ServiceRegistries/0/ContainerPort", 9464),
     (discovery, "workers", "SpotService/Properties/ServiceRegistries/0/RegistryArn", {"Fn::GetAtt": ["OnDemandNames", "Arn"]}),
     (discovery, "workers", "SpotNames/Properties/DnsConfig/RoutingPolicy", "WEIGHTED"),
@@ -343,7 +344,7 @@ MUTANTS = [
     (dead_letters, "workers", "DeadLetterTask/Properties/ContainerDefinitions/0/LogConfiguration/Options/awslogs-group", {"Ref": "ScalerLog"}),
     (dead_letters, "workers", "OldDeadLetters/Properties/Namespace", "nsbridge"),
     (dead_letters, "workers", "DeadLetterFilter/Properties/FilterPattern", '"would"'),
-    (dead_letters, "workers", "DeadLetterLook/Properties/Target/EcsParameters/NetworkConfiguration/AwsvpcConfiguration/SecurityGroups", [{"Ref": "WorkerGroup"}]),
+    (dead_letters, "workers", "DeadLetterCheck/Properties/Target/EcsParameters/NetworkConfiguration/AwsvpcConfiguration/SecurityGroups", [{"Ref": "WorkerGroup"}]),
     (dead_letters, "workers", "DeadLetterTask/Properties/Family", "nsbridge-dead"),
     (reach, "workers", "ScalerIngress/Properties/FromPort", 9465),
     (reach, "workers", "ScalerIngress/Properties/SourceSecurityGroupId", {"Ref": "InstanceGroup"}),
@@ -372,26 +373,30 @@ class Rules(unittest.TestCase):
 
 
 class Workers(unittest.TestCase):
-    def test_the_two_kinds_of_workers_differ_where_they_must_alone(self) -> None:
+    def test_the_kinds_of_workers_differ_where_they_must_alone(self) -> None:
         tasks = resolved()["workers"].of_type("AWS::ECS::TaskDefinition")
         flat = []
-        for name in ("OnDemandTask", "SpotTask"):
+        for name in ("OnDemandTask", "SpotTask", "CanaryTask"):
             (container,) = tasks[name]["ContainerDefinitions"]
             rest = tasks[name] | {"ContainerDefinitions": None, "Environment": None}
             options = container["LogConfiguration"]["Options"]
             flat.append(rest | container | variables(container) | options | {"LogConfiguration": None, "Environment": None})
-        differ = {key for key in flat[0] if flat[0][key] != flat[1][key]}
+        on_demand, spot, canary = flat
+        differ = {key for key in on_demand if on_demand[key] != spot[key]}
         self.assertEqual(differ, {"Family", "StopTimeout", "NSBRIDGE_WORKER__GRACE_S", "NSBRIDGE_FLEET__SPOT", "awslogs-stream-prefix"})
+        differ = {key for key in on_demand if on_demand[key] != canary[key]}
+        self.assertEqual(differ, {"Family", "Image", "NSBRIDGE_MODELS__TARGET", "awslogs-stream-prefix"})
+        self.assertEqual(canary["NSBRIDGE_MODELS__TARGET"], on_demand["NSBRIDGE_MODELS__TARGET"] + "@canary")
 
-    def test_both_services_take_from_one_queue(self) -> None:
+    def test_all_services_take_from_one_queue(self) -> None:
         models = {variables(c)["NSBRIDGE_WORKER__MODEL"] for _, _, c in containers({"": resolved()["workers"]}) if c["Name"] == "worker"}
         self.assertEqual(models, {stacks.MODEL})
 
     def test_the_agent_and_the_worker_have_the_rights_of_the_roles_that_are_theirs(self) -> None:
         for name, task, _ in containers(resolved()):
-            kind = name.removesuffix("Task").replace("OnDemand", "Worker").replace("Spot", "Worker")
+            kind = name.removesuffix("Task").replace("OnDemand", "Worker").replace("Spot", "Worker").replace("Canary", "Worker")
             self.assertTrue(task["ExecutionRoleArn"].endswith(f"/{kind}ExecutionRole"), task["ExecutionRoleArn"])
-            # The look at dead letters makes no call of AWS.
+            # The check for dead letters makes no call of AWS.
             role = task["TaskRoleArn"].rsplit("/")[-1] if kind != "DeadLetter" else f"{kind}TaskRole"
             self.assertIn(role, {f"{kind}TaskRole", f"nsbridge-worker-task-{stacks.MODEL}"})
             self.assertEqual("TaskRoleArn" in task, kind != "DeadLetter")
