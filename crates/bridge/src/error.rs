@@ -12,6 +12,9 @@ pub enum Error {
     /// The keyring cannot be used.
     #[error(transparent)]
     Keys(#[from] nsbridge_crypto::KeyringError),
+    /// A key of AWS KMS cannot be used.
+    #[error(transparent)]
+    KeyService(#[from] nsbridge_crypto::KeyError),
     /// The broker cannot be used.
     #[error("the queue cannot be used")]
     Queue(#[from] nsbridge_queue::Error),

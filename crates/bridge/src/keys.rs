@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_base::chain;
-use nsbridge_crypto::{ByProvider, Entry, KeyProvider, Keyring, Reread, State, WatchedKeyring};
+use nsbridge_crypto::{
+    ByProvider, Entry, KeyProvider, Keyring, Reread, Scope, State, WatchedKeyring,
+};
 use nsbridge_protocol::KeyId;
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
@@ -50,8 +52,31 @@ impl KeysConfig {
     }
 }
 
+impl KeysConfig {
+    /// Asks AWS KMS whether this process may decrypt with each of `kms_keys`. Without keys there, and without
+    /// the feature `kms`, nothing is asked.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Config`] if the configuration is not valid, and [`Error::KeyService`] for the
+    /// first key that cannot be used.
+    pub async fn probe_kms(&self, scope: &Scope) -> Result<(), Error> {
+        #[cfg(feature = "kms")]
+        if let Some(provider) = kms_provider(self).await? {
+            provider.probe(scope).await?;
+        }
+        let _ = scope;
+        Ok(())
+    }
+}
+
 #[cfg(feature = "kms")]
 async fn kms(config: &KeysConfig) -> Result<Option<Arc<dyn KeyProvider>>, Error> {
+    Ok(kms_provider(config).await?.map(|provider| Arc::new(provider) as _))
+}
+
+#[cfg(feature = "kms")]
+async fn kms_provider(config: &KeysConfig) -> Result<Option<nsbridge_crypto::KmsProvider>, Error> {
     let KeysConfig { kms_keys, region, endpoint_url, .. } = config;
     if kms_keys.is_empty() {
         return Ok(None);
@@ -64,7 +89,7 @@ async fn kms(config: &KeysConfig) -> Result<Option<Arc<dyn KeyProvider>>, Error>
         provider = provider.endpoint_url(url);
     }
     let provider = provider.build().await;
-    Ok(Some(Arc::new(provider.map_err(|error| ConfigError::new(error.to_string()))?)))
+    Ok(Some(provider.map_err(|error| ConfigError::new(error.to_string()))?))
 }
 
 #[cfg(not(feature = "kms"))]

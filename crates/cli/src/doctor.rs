@@ -1,10 +1,13 @@
 //! `nsbridge doctor`: checks everything that a worker needs and suggests remedies.
 
+mod deep;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use hyper::Uri;
 use nsbridge::worker::Config;
 use nsbridge_crypto::State;
 use nsbridge_handler::source::LoadProgress;
@@ -20,6 +23,7 @@ use nsbridge_protocol::{ModelName, Uuid};
 use nsbridge_python::{EmbeddingTask, Engine, JudgeTask, Python};
 use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
 use nsbridge_store::Store;
+use nsbridge_top::management_address;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -51,6 +55,13 @@ pub(crate) struct Arguments {
     /// Configuration file of the worker.
     #[arg(long, value_name = "FILE", default_value = "worker.toml")]
     config: PathBuf,
+    /// Also asks AWS KMS whether the worker may decrypt, and compares the arguments of the model's queues
+    /// by the broker's management API.
+    #[arg(long)]
+    deep: bool,
+    /// Management API of the broker, for --deep [default: at the broker's host]
+    #[arg(long, value_name = "URL", value_parser = management_address, requires = "deep")]
+    management: Option<Uri>,
     /// Prints one JSON object per check.
     #[arg(long)]
     json: bool,
@@ -79,12 +90,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    let looks = [
+    let mut looks = vec![
         tell("configuration", Ok(format!("serves {}", config.worker.model)))?,
         tell("keys", keys(&config))?,
-        tell("broker", place::wait_for(broker(&config)))?,
-        tell("model", place::wait_for(model(&config, Display::unless(arguments.json))))?,
     ];
+    if arguments.deep {
+        looks.push(tell("kms", place::wait_for(deep::kms(&config)))?);
+    }
+    looks.push(tell("broker", place::wait_for(broker(&config)))?);
+    if arguments.deep {
+        let management = arguments.management.as_ref();
+        looks.push(tell("queues", place::wait_for(deep::queues(&config, management)))?);
+    }
+    looks.push(tell("model", place::wait_for(model(&config, Display::unless(arguments.json))))?);
     let healthy = looks.into_iter().all(|well| well);
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -92,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn keys(config: &Config) -> Finding {
     let Some(ring) = config.keys.load()? else {
         let kms = counted(config.keys.kms_keys.len() as u64, "key", "keys");
-        return Ok(format!("no keyring; this check does not test the {kms} of `kms_keys`"));
+        return Ok(format!("no keyring; --deep tests the {kms} of `kms_keys`"));
     };
     let primary = ring.entries().iter().find(|entry| entry.state == State::Primary);
     let primary = primary.context("no key is primary")?;

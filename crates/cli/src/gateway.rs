@@ -90,7 +90,7 @@ enum Keys {
     },
 }
 
-fn log_format(text: &str) -> Result<LogFormat, String> {
+pub(crate) fn log_format(text: &str) -> Result<LogFormat, String> {
     match text {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),

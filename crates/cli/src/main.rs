@@ -19,10 +19,12 @@ mod man;
 mod model;
 mod parity;
 mod place;
+mod plan;
 mod progress;
 mod prompt;
 mod proxy;
 mod queue;
+mod scaler;
 mod simulate;
 mod stream;
 mod terminal;
@@ -63,9 +65,11 @@ enum Command {
     Keys(keys::Arguments),
     Model(model::Arguments),
     Parity(parity::Arguments),
+    Scaler(scaler::Arguments),
     Simulate(simulate::Arguments),
     ImportDjl(import::djl::Arguments),
     ImportVllm(import::vllm::Arguments),
+    Plan(plan::Arguments),
     Queue(queue::Arguments),
     Top(top::Arguments),
     Doctor(doctor::Arguments),
@@ -99,9 +103,11 @@ fn main() -> ExitCode {
         Command::Keys(arguments) => keys::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Parity(arguments) => parity::run(arguments),
+        Command::Scaler(arguments) => scaler::run(arguments),
         Command::Simulate(arguments) => simulate::run(arguments),
         Command::ImportDjl(arguments) => import::djl::run(arguments),
         Command::ImportVllm(arguments) => import::vllm::run(arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Queue(arguments) => queue::run(arguments),
         Command::Top(arguments) => top::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -12,6 +12,7 @@ mod publisher;
 mod returns;
 mod topology;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,8 +20,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use lapin::ConnectionProperties;
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use nsbridge_base::random::random;
+use nsbridge_protocol::ModelName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -97,6 +100,12 @@ impl AmqpBroker {
         let node = Arc::new(AtomicUsize::new((random() % nodes.len() as u64) as usize));
         let io = Arc::new(Io::start()?);
         Ok(Self { nodes, node, limits, timing: Timing::default(), io })
+    }
+
+    /// Returns the queues of a model with the arguments that this broker declares them with.
+    pub fn declared_queues(&self, model: &ModelName) -> Vec<DeclaredQueue> {
+        let queues = topology::queues_of(model, &self.limits).into_iter();
+        queues.map(|(name, table)| DeclaredQueue { name, arguments: arguments(&table) }).collect()
     }
 
     /// Sets the time limits of attempts and the polling intervals of connections.
@@ -177,6 +186,48 @@ async fn knock(uri: AMQPUri) -> std::io::Result<()> {
         socket.read_u8().await?;
     }
     Ok(())
+}
+
+/// Queue as a broker is asked to declare it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeclaredQueue {
+    /// Name of the queue.
+    pub name: String,
+    /// Arguments by their names, such as `x-max-length-bytes`.
+    pub arguments: BTreeMap<String, Argument>,
+}
+
+/// Argument of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Argument {
+    /// Text, such as the type of the queue.
+    Text(String),
+    /// Number, such as a limit in bytes.
+    Number(i64),
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// Converts the arguments of the protocol's queues, which are texts and numbers.
+fn arguments(table: &FieldTable) -> BTreeMap<String, Argument> {
+    let argument = |value: &AMQPValue| match value {
+        AMQPValue::LongString(text) => {
+            Some(Argument::Text(String::from_utf8_lossy(text.as_bytes()).into_owned()))
+        }
+        AMQPValue::LongLongInt(number) => Some(Argument::Number(*number)),
+        _ => None,
+    };
+    let known = table.inner().iter();
+    known.filter_map(|(name, value)| Some((name.to_string(), argument(value)?))).collect()
 }
 
 #[async_trait]

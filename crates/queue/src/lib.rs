@@ -57,7 +57,7 @@ use async_trait::async_trait;
 use nsbridge_protocol::{ModelName, Revision};
 
 #[cfg(feature = "amqp")]
-pub use amqp::AmqpBroker;
+pub use amqp::{AmqpBroker, Argument, DeclaredQueue};
 pub use delivery::{Consumer, Delivery, Settle, Subscription};
 pub use error::{Error, Result};
 pub use limits::Limits;
@@ -119,6 +119,12 @@ pub trait Connection: Debug + Send + Sync {
         model: &ModelName,
         revision: Option<&Revision>,
     ) -> Result<()>;
+
+    /// Takes a lock that is released when this connection ends. Returns false if another connection
+    /// has it.
+    ///
+    /// The lock is an exclusive queue of this name. A connection may take its own lock again.
+    async fn lock(&self, name: &str) -> Result<bool>;
 
     /// Declares a request's run record and returns the number of its entries.
     ///

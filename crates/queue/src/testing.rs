@@ -22,7 +22,8 @@ pub use bench::Bench;
 pub use frames::read_frames;
 pub use loss::{
     a_closed_connection_is_lost_and_gives_its_messages_back,
-    a_control_queue_goes_with_its_connection, a_lost_connection_gives_its_messages_back_counted,
+    a_control_queue_goes_with_its_connection, a_lock_goes_with_its_connection,
+    a_lost_connection_gives_its_messages_back_counted,
     a_reply_queue_outlives_its_clients_connection,
     a_requeue_after_the_connection_is_gone_does_nothing,
     an_ack_after_the_connection_is_gone_is_not_success, everything_on_a_lost_connection_ends,

@@ -51,7 +51,7 @@ impl LogWriter {
     /// Starts a thread that writes to `output`. It ends with the last writer.
     ///
     /// If the system has no thread left, all lines are dropped and counted.
-    fn start(output: impl Write + Send + 'static) -> Self {
+    pub fn start(output: impl Write + Send + 'static) -> Self {
         let (entries, come) = sync_channel(MAX_LINES);
         let counts = Arc::<Counts>::default();
         let shared = counts.clone();

@@ -3,11 +3,6 @@
 //! [`Top`] has the sources. It shows their figures on the terminal, or returns them once. The command is
 //! `nsbridge top`.
 
-mod address;
-mod exposition;
-mod http;
-mod management;
-mod page;
 mod problems;
 mod queues;
 mod rates;
@@ -22,15 +17,14 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use futures_util::future::join_all;
 use hyper::Uri;
+pub use nsbridge_observe::address::{management as management_address, page as page_address};
+use nsbridge_observe::{Http, Management, address};
 use nsbridge_protocol::ModelName;
 use ratatui::text::Line;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use self::address::{management as management_address, page as page_address};
-use self::http::Http;
-use self::management::Management;
 use self::queues::Queues;
 use self::snapshot::{Snapshot, time};
 use self::source::Source;

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::page;
 use super::snapshot::Model;
 use super::source::{Fault, Health};
 
@@ -51,7 +50,7 @@ pub(super) fn no_queue(model: &str) -> String {
 /// Returns the sentences about a worker, of figures over `seconds`.
 pub(super) fn of_worker(
     address: &str,
-    worker: &page::Worker,
+    worker: &nsbridge_observe::Worker,
     health: Option<Health>,
     restarted: bool,
     seconds: f64,
@@ -89,7 +88,9 @@ pub(super) fn of_worker(
 }
 
 /// Returns the sentences about models whose workers cannot go on with each other's replies.
-pub(super) fn of_fingerprints<'a>(workers: impl Iterator<Item = &'a page::Worker>) -> Vec<String> {
+pub(super) fn of_fingerprints<'a>(
+    workers: impl Iterator<Item = &'a nsbridge_observe::Worker>,
+) -> Vec<String> {
     let mut known = BTreeMap::<&str, BTreeSet<&str>>::new();
     for worker in workers.filter(|worker| !worker.fingerprint.is_empty()) {
         known.entry(&worker.model).or_default().insert(&worker.fingerprint);

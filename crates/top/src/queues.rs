@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use futures_util::future::try_join_all;
+use nsbridge_observe::Queue;
 use nsbridge_protocol::topology::{RETRY_TIERS, dead_queue, request_queue, retry_queue};
 use nsbridge_protocol::{ModelName, Priority};
 use nsbridge_queue::{AmqpBroker, Broker as _, Connection, Error};
@@ -17,44 +18,6 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Time after which a queue that was not there is looked for again. The broker logs a line for each
 /// such question.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
-
-/// Fill level of a queue.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Queue {
-    pub(super) name: String,
-    pub(super) ready: u64,
-    pub(super) consumers: u64,
-    /// Messages that were delivered and are not settled; the management API alone knows them.
-    pub(super) unacked: Option<u64>,
-    /// Messages per second that come in, and that are settled.
-    pub(super) published: Option<f64>,
-    pub(super) settled: Option<f64>,
-}
-
-/// Use of a model's queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    Requests,
-    Bulk,
-    Retry,
-    Dead,
-}
-
-/// Returns the model of a queue and its use; `None` for queues of clients, workers and runs.
-pub(super) fn model_of(queue: &str) -> Option<(&str, Use)> {
-    let name = queue.strip_prefix("nsbridge.")?;
-    let (model, of) = if let Some(model) = name.strip_suffix(".dead") {
-        (model, Use::Dead)
-    } else if let Some((model, _)) = name.rsplit_once(".retry.") {
-        (model.strip_suffix(".bulk").unwrap_or(model), Use::Retry)
-    } else if let Some(model) = name.strip_suffix(".bulk") {
-        (model, Use::Bulk)
-    } else {
-        (name, Use::Requests)
-    };
-    // The names of other queues are no names of models.
-    model.parse::<ModelName>().ok().map(|_| (model, of))
-}
 
 /// Returns the names of all queues of a model.
 fn names(model: &ModelName) -> impl Iterator<Item = String> {
@@ -128,38 +91,5 @@ async fn level(connection: &dyn Connection, name: &str) -> Result<Option<Queue>>
         })),
         Err(Error::NoQueue { .. }) => Ok(None),
         Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use nsbridge_protocol::topology::{control_queue, reply_queue, run_record};
-
-    use super::{Use, model_of, names};
-
-    #[test]
-    fn each_queue_of_a_model_leads_back_to_it() {
-        for model in ["tale-7m", "llama-3.1-70b"] {
-            let name = model.parse().unwrap();
-            let uses: Vec<_> = names(&name)
-                .map(|queue| {
-                    let (found, of) = model_of(&queue).unwrap();
-                    assert_eq!(found, model, "{queue}");
-                    of
-                })
-                .collect();
-            let count = |of| uses.iter().filter(|known| **known == of).count();
-            assert_eq!(uses.len(), 9);
-            let counts = [Use::Requests, Use::Bulk, Use::Retry, Use::Dead].map(count);
-            assert_eq!(counts, [1, 1, 6, 1]);
-            assert_eq!(model_of(&run_record(&name, 7)), None);
-        }
-    }
-
-    #[test]
-    fn other_queues_have_no_model() {
-        for queue in [reply_queue(7), control_queue(7), "amq.gen-7".into(), "nsbridge.".into()] {
-            assert_eq!(model_of(&queue), None, "{queue}");
-        }
     }
 }

@@ -2,19 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use hyper::{StatusCode, Uri};
-use nsbridge_base::Backoff;
+use anyhow::Result;
+use hyper::Uri;
+use nsbridge_base::{Backoff, plain};
+use nsbridge_observe::address::at;
+use nsbridge_observe::{Gateway, Http, Management, Page, Queue, Worker};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::address::at;
-use super::exposition::is_whole;
-use super::http::Http;
-use super::management::Management;
-use super::page::{Gateway, Page, Worker};
-use super::queues::{Queue, Queues};
-use nsbridge_base::plain;
+use super::queues::Queues;
 
 /// Maximum time between two attempts to read a source.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
@@ -118,15 +114,7 @@ fn backoff(interval: Duration) -> Backoff {
 }
 
 async fn page(http: &Http, uri: &Uri) -> Result<Reading> {
-    let answer = http.get(uri, None).await?;
-    if answer.status != StatusCode::OK {
-        bail!("status {}", answer.status.as_u16());
-    }
-    let kind = answer.kind.as_ref().and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    if kind.starts_with("application/openmetrics-text") && !is_whole(&answer.text) {
-        bail!("the page was cut: its last line is not `# EOF`");
-    }
-    Ok(match Page::read(&answer.text)? {
+    Ok(match Page::of_answer(&http.get(uri, None).await?)? {
         Page::Worker(worker) => Reading::Worker(Box::new(worker), health(http, uri).await),
         Page::Gateway(gateway) => Reading::Gateway(gateway),
     })
@@ -143,12 +131,11 @@ mod tests {
     use std::time::Duration;
 
     use nsbridge::worker::Metrics;
+    use nsbridge_observe::{Count, Http, Page, address};
     use nsbridge_testkit::http::{Answer, Server};
     use tokio::sync::mpsc;
 
     use super::{Health, Reading, Source, backoff};
-    use crate::address;
-    use crate::http::Http;
 
     fn source(server: &Server, path: &str) -> Source {
         let uri = address::page(&server.url(path)).unwrap();
@@ -174,6 +161,25 @@ mod tests {
         })
         .await
         .unwrap()
+    }
+
+    /// Names and labels are those of a worker of this version.
+    #[test]
+    fn the_page_of_a_worker_is_read() {
+        let metrics = Metrics::new(&"tale-7m".parse().unwrap());
+        let Page::Worker(worker) = Page::read(&metrics.text()).unwrap() else { panic!() };
+        assert_eq!(worker.model, "tale-7m");
+        assert_eq!(worker.version, env!("CARGO_PKG_VERSION"));
+        assert_eq!(worker.queues.keys().collect::<Vec<_>>(), ["bulk", "dead", "requests"]);
+        for count in [Count::Requests, Count::Errors, Count::Output, Count::Replies, Count::Resumed]
+        {
+            assert_eq!(worker.counters.of(count), Some(0.0), "{count:?}");
+        }
+        assert_eq!(worker.counters.of(Count::Drafted), None);
+        let mut first = worker.counters.first_token;
+        first.add(0.04, 1.0);
+        first.add(f64::INFINITY, 1.0);
+        assert_eq!(first.quantile(0.5), Some(0.03), "the buckets of a worker");
     }
 
     #[tokio::test]

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use nsbridge_observe::{Count, Counters, Queue, Use, model_of};
 use nsbridge_protocol::ModelName;
 
-use super::page;
-use super::page::{Count, Counters};
 use super::problems;
-use super::queues::{Queue, Use, model_of};
 use super::rates::Window;
 use super::snapshot::{Gateway, Model, Snapshot, Total, Worker};
 use super::source::{Fault, Health, Reading, Report};
@@ -112,7 +110,7 @@ impl State {
         snapshot
     }
 
-    fn fresh_workers(&self) -> impl Iterator<Item = &page::Worker> {
+    fn fresh_workers(&self) -> impl Iterator<Item = &nsbridge_observe::Worker> {
         self.sources.iter().filter_map(|source| match source.fresh()? {
             Reading::Worker(worker, _) => Some(&**worker),
             Reading::Gateway(_) | Reading::Queues(_) => None,
@@ -156,7 +154,7 @@ impl State {
     }
 }
 
-fn of_worker(reading: &Reading) -> Option<&page::Worker> {
+fn of_worker(reading: &Reading) -> Option<&nsbridge_observe::Worker> {
     if let Reading::Worker(worker, _) = reading { Some(worker) } else { None }
 }
 
@@ -201,7 +199,7 @@ impl Growth {
     }
 }
 
-fn worker(source: &Watched, page: &page::Worker, health: Option<Health>) -> Worker {
+fn worker(source: &Watched, page: &nsbridge_observe::Worker, health: Option<Health>) -> Worker {
     let row = Worker {
         address: source.name.clone(),
         model: page.model.clone(),
@@ -233,7 +231,7 @@ fn worker(source: &Watched, page: &page::Worker, health: Option<Health>) -> Work
     }
 }
 
-fn gateway(source: &Watched, page: &page::Gateway) -> Gateway {
+fn gateway(source: &Watched, page: &nsbridge_observe::Gateway) -> Gateway {
     let row = Gateway { address: source.name.clone(), ..Gateway::default() };
     if source.fault.is_some() {
         return Gateway { state: UNREACHABLE, ..row };
@@ -281,9 +279,14 @@ fn total(workers: &[Worker]) -> Total {
 }
 
 /// Adds the figures of a worker to those of its model. All workers report the levels of the queues.
-fn add_worker(row: &mut Model, worker: &page::Worker, before: Option<&page::Worker>) {
+fn add_worker(
+    row: &mut Model,
+    worker: &nsbridge_observe::Worker,
+    before: Option<&nsbridge_observe::Worker>,
+) {
     row.in_work = Some(row.in_work.unwrap_or_default() + whole(worker.running));
-    let level = |worker: &page::Worker, queue| worker.queues.get(queue).copied().map(whole);
+    let level =
+        |worker: &nsbridge_observe::Worker, queue| worker.queues.get(queue).copied().map(whole);
     let dead = level(worker, "dead");
     let new = before.and_then(|before| level(before, "dead"));
     let new = dead.zip(new).map(|(now, before)| now.saturating_sub(before));

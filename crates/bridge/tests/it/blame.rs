@@ -436,6 +436,10 @@ impl Connection for Records<Arc<dyn Connection>> {
         self.inner.declare_control_queue(queue, model, revision).await
     }
 
+    async fn lock(&self, name: &str) -> nsbridge_queue::Result<bool> {
+        self.inner.lock(name).await
+    }
+
     async fn consume(&self, queue: &str, prefetch: u16) -> nsbridge_queue::Result<Consumer> {
         self.inner.consume(queue, prefetch).await
     }

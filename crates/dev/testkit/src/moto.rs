@@ -76,21 +76,45 @@ impl Moto {
         self.kms("CreateAlias", &body).map(drop)
     }
 
-    /// Sends a KMS action. From the signature, the server reads only the region.
     fn kms(&self, action: &str, body: &str) -> Result<String> {
+        self.call("kms", &format!("TrentService.{action}"), body)
+    }
+
+    /// Sends an action of a service with JSON in eu-central-1, such as `ecs` and
+    /// `AmazonEC2ContainerServiceV20141113.ListTasks`, and returns the response with its head.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the server refuses; the error contains its response.
+    pub fn call(&self, service: &str, action: &str, body: &str) -> Result<String> {
+        let headers =
+            format!("content-type: application/x-amz-json-1.1\r\nx-amz-target: {action}\r\n");
+        self.post(service, &headers, body).with_context(|| format!("the action {action}"))
+    }
+
+    /// Sends an action of a service as a form in eu-central-1, and returns the response with its head.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the server refuses; the error contains its response.
+    pub fn query(&self, service: &str, form: &str) -> Result<String> {
+        self.post(service, "content-type: application/x-www-form-urlencoded\r\n", form)
+    }
+
+    /// Sends a request. From the signature, the server reads only the service and the region.
+    fn post(&self, service: &str, headers: &str, body: &str) -> Result<String> {
         let mut socket = TcpStream::connect(self.addr)?;
-        let scope = "Credential=test/20260101/eu-central-1/kms/aws4_request";
+        let scope = format!("Credential=test/20260101/eu-central-1/{service}/aws4_request");
         let (length, signed) = (body.len(), "SignedHeaders=host, Signature=0");
         let head = format!(
-            "POST / HTTP/1.0\r\nhost: kms\r\ncontent-type: application/x-amz-json-1.1\r\n\
-             x-amz-target: TrentService.{action}\r\n\
+            "POST / HTTP/1.0\r\nhost: {service}\r\n{headers}\
              authorization: AWS4-HMAC-SHA256 {scope}, {signed}\r\ncontent-length: {length}\r\n\r\n"
         );
         socket.write_all(head.as_bytes())?;
         socket.write_all(body.as_bytes())?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer)?;
-        ensure!(answer.contains(" 200 OK"), "moto refused {action}: {answer}");
+        ensure!(answer.contains(" 200 OK"), "moto refused it: {answer}");
         Ok(answer)
     }
 

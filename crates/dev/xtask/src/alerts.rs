@@ -14,9 +14,10 @@ const RULES: &str = "deploy/prometheus/alerts.yaml";
 const MANUAL: &str = "docs/operating.md";
 
 /// Files with the names of metrics, and the prefix of names that are not OpenTelemetry's.
-const NAMES: [(&str, &str); 2] = [
+const NAMES: [(&str, &str); 3] = [
     ("crates/bridge/src/observability/metrics/names.rs", "nsbridge_"),
     ("crates/gateway/src/metrics/names.rs", "nsbridge_gateway_"),
+    ("crates/scaler/src/metrics/names.rs", "nsbridge_scaler_"),
 ];
 
 /// Files with the names of the bundled handler's metrics.

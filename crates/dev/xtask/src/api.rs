@@ -63,12 +63,14 @@ pub(crate) fn run(cargo: &Cargo, write: bool) -> Result<()> {
 }
 
 /// Libraries that are parts of the gateway or of the command, and have no users beside them.
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 9] = [
     "nsbridge-gateway-replies",
     "nsbridge-import",
     "nsbridge-import-djl",
     "nsbridge-import-vllm",
+    "nsbridge-observe",
     "nsbridge-reply-text",
+    "nsbridge-scaler",
     "nsbridge-scaling",
     "nsbridge-top",
 ];

@@ -18,11 +18,14 @@ const FOLDER: &str = "crates/dev/bench/src/bin";
 /// Suites that need RabbitMQ.
 const ON_A_BROKER: [&str; 3] = ["batch", "bridge", "gateway"];
 
+/// Suites that start a node of RabbitMQ themselves.
+const WITH_THEIR_OWN_BROKER: [&str; 1] = ["start"];
+
 /// Suites that start the program.
-const WITH_THE_PROGRAM: [&str; 2] = ["batch", "gateway"];
+const WITH_THE_PROGRAM: [&str; 3] = ["batch", "gateway", "start"];
 
 /// Suites that need the real model.
-const ON_A_REAL_MODEL: [&str; 2] = ["gateway", "quality"];
+const ON_A_REAL_MODEL: [&str; 3] = ["gateway", "quality", "start"];
 
 /// Number of rounds of a comparison of the gateway with another build. Each build is first in every
 /// second round.
@@ -71,12 +74,11 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
         _ => {}
     }
     let peers = machine::peers(suite);
-    let broker = if ON_A_BROKER.contains(&suite) {
+    let is_on_a_broker = ON_A_BROKER.contains(&suite);
+    if is_on_a_broker || WITH_THEIR_OWN_BROKER.contains(&suite) {
         machine::rabbitmq::ready()?;
-        Some(Broker::start(cargo)?)
-    } else {
-        None
-    };
+    }
+    let broker = if is_on_a_broker { Some(Broker::start(cargo)?) } else { None };
     output::step(&format!("bench {suite}"));
     let binary = format!("bench-{suite}");
     let mut command = cargo.command(&["run", "--release", "--package", "nsbridge-bench"]);

@@ -140,6 +140,11 @@ impl Connection for AmqpConnection {
         self.life().during(declaring).await
     }
 
+    async fn lock(&self, name: &str) -> Result<bool> {
+        let locking = async { topology::lock(&self.channel().await?, name).await };
+        self.life().during(locking).await
+    }
+
     async fn declare_run_record(&self, queue: &str) -> Result<u32> {
         let declaring = async { topology::declare_run_record(&self.channel().await?, queue).await };
         self.life().during(declaring).await

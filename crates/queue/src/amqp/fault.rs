@@ -9,6 +9,24 @@ use lapin::types::ShortString;
 use super::address::Address;
 use crate::error::{Error, Result};
 
+/// Faults of TLS by the words of their errors, with the remedies.
+const TLS_REMEDIES: [(&str, &str); 4] = [
+    (
+        "UnknownIssuer",
+        "name the certificate of its authority, by `ca_file` of [broker] or by `cacertfile` in the address",
+    ),
+    (
+        "InvalidContentType",
+        "nothing there speaks TLS; RabbitMQ's port for amqps is 5671 by default",
+    ),
+    ("not valid for name", "the address must have a name that is in the broker's certificate"),
+    (
+        "CertificateRequired",
+        "name a certificate and its key, by `cert_file` and `key_file` of [broker] or by `certfile` and \
+         `keyfile` in the address",
+    ),
+];
+
 /// Converts the error of a failed connection attempt.
 pub(super) fn connecting(address: &Address, error: lapin::Error) -> Error {
     let address = address.to_string();
@@ -20,13 +38,9 @@ pub(super) fn connecting(address: &Address, error: lapin::Error) -> Error {
     if refused_login(&error) {
         return Error::Denied { address, source: Box::new(error) };
     }
-    if words(&error).contains("UnknownIssuer") {
-        let source = format!(
-            "{}: name the certificate of its authority, by `ca_file` of [broker] or by `cacertfile` in the \
-             address",
-            words(&error)
-        );
-        return Error::Unreachable { address, source: source.into() };
+    let said = words(&error);
+    if let Some((_, remedy)) = TLS_REMEDIES.iter().find(|(fault, _)| said.contains(fault)) {
+        return Error::Unreachable { address, source: format!("{said}: {remedy}").into() };
     }
     Error::Unreachable { address, source: Box::new(error) }
 }
@@ -88,6 +102,11 @@ fn refused_declaration(declared: Declared<'_>, broker_says: String) -> Error {
 /// reached".
 fn names_a_limit(broker_says: &str) -> bool {
     broker_says.contains("limit") && broker_says.contains("is reached")
+}
+
+/// Returns true if a queue is exclusive to another connection.
+pub(super) fn is_locked(error: &lapin::Error) -> bool {
+    soft(error) == Some(&AMQPSoftError::RESOURCELOCKED)
 }
 
 /// Converts the error of a failed use of a queue that should exist.

@@ -20,18 +20,25 @@ pub(super) async fn declare_model(
     limits: &Limits,
 ) -> Result<()> {
     declare_exchanges(channel).await?;
-    let dead = topology::dead_queue(model);
-    declare(channel, &dead, durable(), dead_letters(limits)).await?;
-    for priority in Priority::ALL {
-        let requests = topology::request_queue(model, priority);
-        declare(channel, &requests, durable(), work(&dead, limits)).await?;
-        for tier in RETRY_TIERS {
-            let queue = topology::retry_queue(model, priority, tier);
-            let arguments = retry(&requests, tier.delay.as_millis(), limits);
-            declare(channel, &queue, durable(), arguments).await?;
-        }
+    for (queue, arguments) in queues_of(model, limits) {
+        declare(channel, &queue, durable(), arguments).await?;
     }
     Ok(())
+}
+
+/// Returns the queues of a model with their arguments. A queue comes after the target of its dead letters.
+pub(super) fn queues_of(model: &ModelName, limits: &Limits) -> Vec<(String, FieldTable)> {
+    let dead = topology::dead_queue(model);
+    let mut queues = vec![(dead.clone(), dead_letters(limits))];
+    for priority in Priority::ALL {
+        let requests = topology::request_queue(model, priority);
+        queues.push((requests.clone(), work(&dead, limits)));
+        for tier in RETRY_TIERS {
+            let queue = topology::retry_queue(model, priority, tier);
+            queues.push((queue, retry(&requests, tier.delay.as_millis(), limits)));
+        }
+    }
+    queues
 }
 
 /// Declares a client's reply queue.
@@ -87,6 +94,18 @@ pub(super) async fn declare_control_queue(
     match revision.map(|revision| topology::revision_key(model, revision)) {
         Some(key) => bind(channel, queue, CONTROL_EXCHANGE, &key).await,
         None => Ok(()),
+    }
+}
+
+/// Declares an exclusive queue, which is deleted with the connection. Returns false if it is exclusive to
+/// another connection.
+pub(super) async fn lock(channel: &Channel, name: &str) -> Result<bool> {
+    let arguments = table([("x-queue-type", text("classic"))]);
+    let options = QueueDeclareOptions::exclusive();
+    match channel.queue_declare(fault::name(name)?, options, arguments).await {
+        Ok(_) => Ok(true),
+        Err(error) if fault::is_locked(&error) => Ok(false),
+        Err(error) => Err(fault::declaring(Declared::Queue(name), &error)),
     }
 }
 

@@ -160,6 +160,12 @@ impl Connection for MemoryConnection {
         self.0.shared.change(|state| state.declare_control_queue(queue, model, revision, owner))
     }
 
+    async fn lock(&self, name: &str) -> Result<bool> {
+        self.0.arrive().await?;
+        let owner = self.0.id;
+        Ok(self.0.shared.change(|state| state.lock(name, owner)))
+    }
+
     async fn declare_run_record(&self, queue: &str) -> Result<u32> {
         self.0.arrive().await?;
         self.0.shared.change(|state| state.declare_run_record(queue))

@@ -97,6 +97,11 @@ impl State {
         Ok(())
     }
 
+    /// Declares a queue that is exclusive to a connection. Returns false if another one has it.
+    pub(super) fn lock(&mut self, name: &str, owner: u64) -> bool {
+        self.declare(name, Arguments { owner: Some(owner), ..Arguments::default() }).is_ok()
+    }
+
     pub(super) fn declare_run_record(&mut self, queue: &str) -> Result<u32> {
         let arguments = Arguments {
             lease: Some(topology::RUN_RECORD_EXPIRES),

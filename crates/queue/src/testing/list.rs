@@ -27,6 +27,7 @@ macro_rules! conformance {
             everything_on_a_lost_connection_ends
             a_closed_connection_is_lost_and_gives_its_messages_back
             a_control_queue_goes_with_its_connection
+            a_lock_goes_with_its_connection
             a_reply_queue_outlives_its_clients_connection
             a_message_arrives_as_it_was_sent
             a_message_for_nobody_is_returned

@@ -1,5 +1,6 @@
 //! Rules on connections that end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE};
@@ -8,8 +9,8 @@ use super::bench::{
     Bench, consumer, message, model, publish, publisher, put, reply_queue, silence, take,
     take_and_ack, unique,
 };
-use crate::Confirmation;
 use crate::error::Error;
+use crate::{Confirmation, Connection};
 
 /// Checks that a lost connection requeues its messages in their order and counts the deliveries.
 pub async fn a_lost_connection_gives_its_messages_back_counted(bench: &Bench) {
@@ -120,6 +121,22 @@ pub async fn a_control_queue_goes_with_its_connection(bench: &Bench) {
         let sent = publish(&*publisher, CONTROL_EXCHANGE, key, message(key)).await;
         assert_eq!(sent, Confirmation::Returned);
     }
+}
+
+/// Checks that one connection at a time has a lock, and that its end releases the lock.
+pub async fn a_lock_goes_with_its_connection(bench: &Bench) {
+    let (first, second) = (bench.connect().await, bench.connect().await);
+    let name = format!("nsbridge-scaler.{:x}", unique());
+    let take = async |connection: &Arc<dyn Connection>| {
+        connection.lock(&name).await.expect("a lock can be asked for")
+    };
+    assert!(take(&first).await);
+    assert!(!take(&second).await);
+    assert!(take(&first).await, "a connection keeps its lock");
+    first.close().await;
+    assert!(take(&second).await);
+    let first = bench.connect().await;
+    assert!(!take(&first).await);
 }
 
 /// Checks that a client that reconnects within the lease receives messages sent in the meantime.

@@ -90,6 +90,18 @@ async fn a_broker_of_a_private_authority_is_reached_with_certificates_alone() {
 
     let anonymous = place.connect("guest:guest@", &ca).await.unwrap_err();
     assert!(anonymous.is_retryable(), "{anonymous:?}");
+    let said = nsbridge_base::chain(&anonymous);
+    assert!(said.contains("`cert_file` and `key_file` of [broker]"), "{said}");
+
+    let other = format!("amqps://guest:guest@127.0.0.1:{}/%2f?{ca}&{client}", place.port);
+    let other = AmqpBroker::new(&other).unwrap().connect("tls").await.map(drop).unwrap_err();
+    let said = nsbridge_base::chain(&other);
+    assert!(said.contains("a name that is in the broker's certificate"), "{said}");
+
+    let plain = nsbridge_testkit::amqp_url().replace("amqp://", "amqps://");
+    let plain = AmqpBroker::new(&plain).unwrap().connect("tls").await.map(drop).unwrap_err();
+    let said = nsbridge_base::chain(&plain);
+    assert!(said.contains("nothing there speaks TLS"), "{said}");
 
     // A renewed certificate is read for the next connection; a file that is gone is named.
     let url = format!("amqps://localhost:{}/%2f?{ca}&{client}&auth_mechanism=external", place.port);

@@ -16,10 +16,11 @@ fn layer(folder: &str) -> Option<u8> {
         | "crates/crypto"
         | "crates/queue"
         | "crates/handler"
+        | "crates/observe"
         | "crates/gateway-access" => 1,
         "crates/checkpoint" | "crates/client" | "crates/telemetry" => 2,
         "crates/store" => 3,
-        "crates/bridge" | "crates/gateway-replies" | "crates/import" => 4,
+        "crates/bridge" | "crates/gateway-replies" | "crates/import" | "crates/scaler" => 4,
         "crates/gateway" | "crates/import-djl" | "crates/import-vllm" | "crates/top" => 5,
         "crates/cli" => 6,
         TESTKIT => 7,

@@ -218,6 +218,10 @@ impl Connection for Handle {
         Err(self.0.unserved("serve models"))
     }
 
+    async fn lock(&self, _name: &str) -> Result<bool> {
+        Err(self.0.unserved("take locks"))
+    }
+
     async fn declare_run_record(&self, _queue: &str) -> Result<u32> {
         Err(self.0.unserved("serve models"))
     }

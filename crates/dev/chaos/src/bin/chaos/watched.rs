@@ -77,6 +77,10 @@ impl Connection for Watched<Arc<dyn Connection>> {
         self.inner.declare_control_queue(queue, model, revision).await
     }
 
+    async fn lock(&self, name: &str) -> Result<bool> {
+        self.inner.lock(name).await
+    }
+
     async fn declare_run_record(&self, queue: &str) -> Result<u32> {
         self.inner.declare_run_record(queue).await
     }

@@ -1,10 +1,11 @@
-//! HTTP client for pages: GET requests with limits of time and size.
+//! HTTP client with limits of time and size.
 
 use std::error::Error as _;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Request, StatusCode, Uri};
@@ -12,28 +13,33 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::timeout;
 
 /// Time limit of a request, from the connection to the end of the response.
-pub(super) const WITHIN: Duration = Duration::from_secs(5);
+const WITHIN: Duration = Duration::from_secs(5);
 
 /// Maximum size of a response body, in bytes.
 const MOST_BYTES: usize = 4 << 20;
 
 /// Client of one server.
 #[derive(Clone, Debug)]
-pub(super) struct Http {
-    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+pub struct Http {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     within: Duration,
 }
 
 /// Response with any status.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) kind: Option<HeaderValue>,
-    pub(super) text: String,
+pub struct Answer {
+    /// Status.
+    pub status: StatusCode,
+    /// Content type.
+    pub kind: Option<HeaderValue>,
+    /// Body.
+    pub text: String,
 }
 
 impl Http {
@@ -42,41 +48,61 @@ impl Http {
     /// # Errors
     ///
     /// Returns an error if the address is one of HTTPS, and this machine has no root certificates.
-    pub(super) fn new(of: &Uri) -> Result<Self> {
+    pub fn new(of: &Uri) -> Result<Self> {
+        Self::trusting(of, None)
+    }
+
+    /// Creates a client that also trusts the authorities in a PEM file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the address is one of HTTPS, and the file cannot be read, or this machine has no
+    /// root certificates.
+    pub fn trusting(of: &Uri, authorities: Option<&Path>) -> Result<Self> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
+        // A machine without certificates can read pages without TLS.
+        let is_tls = of.scheme_str() == Some("https");
+        let roots = if is_tls { roots(authorities)? } else { RootCertStore::empty() };
         let provider = rustls::crypto::ring::default_provider();
-        let builder = HttpsConnectorBuilder::new();
-        let builder = if of.scheme_str() == Some("https") {
-            let with_roots = builder.with_provider_and_native_roots(provider);
-            with_roots.context("reading this machine's root certificates, for https")?
-        } else {
-            // A machine without certificates can read pages without TLS.
-            let config = ClientConfig::builder_with_provider(provider.into());
-            let config = config.with_safe_default_protocol_versions()?;
-            let config = config.with_root_certificates(RootCertStore::empty());
-            builder.with_tls_config(config.with_no_client_auth())
-        };
-        let connector = builder.https_or_http().enable_http1().wrap_connector(tcp);
+        let config = ClientConfig::builder_with_provider(provider.into());
+        let config = config.with_safe_default_protocol_versions()?.with_root_certificates(roots);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(config.with_no_client_auth())
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
         // A worker closes each connection after its response.
         let client =
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build(connector);
         Ok(Self { client, within: WITHIN })
     }
 
-    /// Requests a page.
-    pub(super) async fn get(&self, uri: &Uri, login: Option<&HeaderValue>) -> Result<Answer> {
-        let answer = timeout(self.within, self.exchange(uri, login)).await;
-        answer.map_err(|_| anyhow!("no answer within {} s", self.within.as_secs_f64()))?
-    }
-
-    async fn exchange(&self, uri: &Uri, login: Option<&HeaderValue>) -> Result<Answer> {
+    /// Requests a page, with a login if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no response of at most 4 MiB of UTF-8 within 5 s.
+    pub async fn get(&self, uri: &Uri, login: Option<&HeaderValue>) -> Result<Answer> {
         let mut request = Request::get(uri.clone());
         if let Some(login) = login {
             request = request.header(AUTHORIZATION, login);
         }
-        let request = request.body(Empty::new())?;
+        self.send(request.body(Bytes::new())?).await
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no response of at most 4 MiB of UTF-8 within 5 s.
+    pub async fn send(&self, request: Request<Bytes>) -> Result<Answer> {
+        let answer = timeout(self.within, self.exchange(request.map(Full::new))).await;
+        answer.map_err(|_| anyhow!("no answer within {} s", self.within.as_secs_f64()))?
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer> {
         let response = self.client.request(request).await.map_err(|error| failed(&error))?;
         let status = response.status();
         let kind = response.headers().get(CONTENT_TYPE).cloned();
@@ -93,6 +119,23 @@ impl Http {
         };
         Ok(Answer { status, kind, text })
     }
+}
+
+/// Returns the root certificates of this machine, and those of a PEM file.
+fn roots(authorities: Option<&Path>) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    let system = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(system.certs);
+    if let Some(file) = authorities {
+        let shown = file.display();
+        let read =
+            CertificateDer::pem_file_iter(file).with_context(|| format!("reading {shown}"))?;
+        for certificate in read {
+            roots.add(certificate.with_context(|| shown.to_string())?)?;
+        }
+    }
+    ensure!(!roots.is_empty(), "this machine has no root certificates, which https needs");
+    Ok(roots)
 }
 
 /// Returns the cause of a failure: the chain of the client's own errors says it several times.

@@ -3,38 +3,46 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
+use hyper::StatusCode;
 use nsbridge_protocol::ErrorCode;
 
-use super::exposition::{Sample, samples};
-use super::rates::{Buckets, growth};
+use super::buckets::{Buckets, growth};
+use super::exposition::{Sample, is_whole, samples};
+use super::http::Answer;
 
 /// Counter of a page, or the sum of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Count {
+pub enum Count {
     /// Requests that ended here; requests of HTTP at a gateway.
     Requests,
     /// Requests that ended with an error; refused ones at a gateway.
     Errors,
-    /// Tokens of replies that ended well.
+    /// Tokens of replies that ended.
     Output,
+    /// Replies whose tokens are in [`Output`](Self::Output).
+    Replies,
     /// Pieces of earlier attempts that replies went on after.
     Resumed,
-    /// Drafted tokens, and those of them that were accepted.
+    /// Drafted tokens.
     Drafted,
+    /// Drafted tokens that were accepted.
     Accepted,
-    /// Prompt tokens that were found in the prefix cache, and those that were computed.
+    /// Prompt tokens that were found in the prefix cache.
     CacheHits,
+    /// Prompt tokens that were computed.
     CacheMisses,
-    /// Replies of a gateway that failed, and those that were continued.
+    /// Replies of a gateway that failed.
     Failed,
+    /// Replies of a gateway that were continued.
     Reattached,
 }
 
 /// Counters of a page, and the histogram of the time to the first token.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Counters {
+pub struct Counters {
     counts: BTreeMap<Count, f64>,
-    pub(super) first_token: Buckets,
+    /// Times to the first token, in seconds.
+    pub first_token: Buckets,
 }
 
 impl Counters {
@@ -43,17 +51,17 @@ impl Counters {
     }
 
     /// Returns the value of a counter that the page has.
-    pub(super) fn of(&self, count: Count) -> Option<f64> {
+    pub fn of(&self, count: Count) -> Option<f64> {
         self.counts.get(&count).copied()
     }
 
     /// Returns true if a counter is lower than before, so that the process was restarted.
-    pub(super) fn went_down(&self, before: &Self) -> bool {
+    pub fn went_down(&self, before: &Self) -> bool {
         self.counts.iter().any(|(count, now)| before.of(*count).is_some_and(|then| *now < then))
     }
 
     /// Returns the growth of all counters since an earlier reading.
-    pub(super) fn growth(&self, before: &Self) -> Self {
+    pub fn growth(&self, before: &Self) -> Self {
         let grown = |(count, now): (&Count, &f64)| {
             (*count, growth(before.of(*count).unwrap_or_default(), *now))
         };
@@ -71,7 +79,7 @@ impl Counters {
     }
 
     /// Adds the counts of other counters.
-    pub(super) fn add_all(&mut self, other: &Self) {
+    pub fn add_all(&mut self, other: &Self) {
         for (count, value) in &other.counts {
             self.count(*count, *value);
         }
@@ -81,25 +89,33 @@ impl Counters {
 
 /// Metrics of a worker.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Worker {
-    pub(super) model: String,
-    pub(super) version: String,
-    pub(super) revision: String,
-    pub(super) fingerprint: String,
-    pub(super) slots: f64,
-    pub(super) running: f64,
+pub struct Worker {
+    /// Name of the model.
+    pub model: String,
+    /// Version of nsbridge.
+    pub version: String,
+    /// Revision of the model; empty if there is none.
+    pub revision: String,
+    /// Fingerprint of the handler; empty if there is none.
+    pub fingerprint: String,
+    /// Maximum number of requests in the worker.
+    pub slots: f64,
+    /// Requests that hold a slot.
+    pub running: f64,
     /// Slots of calls that were given up and have not ended.
-    pub(super) left_over: f64,
+    pub left_over: f64,
     /// Pieces of the replies that run.
-    pub(super) in_flight: f64,
-    pub(super) blocked: bool,
+    pub in_flight: f64,
+    /// True while the broker does not read what the worker publishes.
+    pub blocked: bool,
     /// True if it can publish no reply.
-    pub(super) publish_failing: bool,
+    pub publish_failing: bool,
     /// True if replies are drafted, false if the drafter has failed; `None` without a drafter.
-    pub(super) drafting: Option<bool>,
+    pub drafting: Option<bool>,
     /// Messages in the model's queues by `requests`, `bulk` and `dead`, as the worker saw them.
-    pub(super) queues: BTreeMap<String, f64>,
-    pub(super) counters: Counters,
+    pub queues: BTreeMap<String, f64>,
+    /// Counters.
+    pub counters: Counters,
 }
 
 impl Worker {
@@ -108,7 +124,7 @@ impl Worker {
     /// Tokens of running replies are in a gauge, those of ended ones in a counter. Tokens of replies
     /// that moved or failed leave the gauge and are not counted, which must not make the number
     /// negative.
-    pub(super) fn tokens_since(&self, before: &Self) -> f64 {
+    pub fn tokens_since(&self, before: &Self) -> f64 {
         let of = |counters: &Counters, count| counters.of(count).unwrap_or_default();
         let made = |worker: &Self| {
             of(&worker.counters, Count::Output) - of(&worker.counters, Count::Resumed)
@@ -121,26 +137,47 @@ impl Worker {
 
 /// Metrics of a gateway.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Gateway {
-    pub(super) running: f64,
-    pub(super) streams: f64,
-    pub(super) counters: Counters,
+pub struct Gateway {
+    /// Replies that workers compute for it.
+    pub running: f64,
+    /// Responses that stream events.
+    pub streams: f64,
+    /// Counters.
+    pub counters: Counters,
 }
 
 /// Metrics of a process.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Page {
+pub enum Page {
+    /// Page of a worker.
     Worker(Worker),
+    /// Page of a gateway.
     Gateway(Gateway),
 }
 
 impl Page {
+    /// Reads the answer of a server: a page of a worker or of a gateway.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it is not such a page, or a part of one.
+    pub fn of_answer(answer: &Answer) -> Result<Self> {
+        if answer.status != StatusCode::OK {
+            bail!("status {}", answer.status.as_u16());
+        }
+        let kind = answer.kind.as_ref().and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if kind.starts_with("application/openmetrics-text") && !is_whole(&answer.text) {
+            bail!("the page was cut: its last line is not `# EOF`");
+        }
+        Self::read(&answer.text)
+    }
+
     /// Reads a page of a worker or of a gateway.
     ///
     /// # Errors
     ///
     /// Returns an error if the text has another form, or is the page of another program.
-    pub(super) fn read(text: &str) -> Result<Self> {
+    pub fn read(text: &str) -> Result<Self> {
         let samples = samples(text).collect::<Result<Vec<_>>>()?;
         let has = |start: &str| samples.iter().any(|sample| sample.name.starts_with(start));
         // Values that are no numbers are taken as absent.
@@ -189,6 +226,9 @@ impl Worker {
             }
             "nsbridge_token_usage_sum" if sample.label("type") == Some("output") => {
                 self.counters.count(Count::Output, value);
+            }
+            "nsbridge_token_usage_count" if sample.label("type") == Some("output") => {
+                self.counters.count(Count::Replies, value);
             }
             "nsbridge_resumed_pieces_total" => self.counters.count(Count::Resumed, value),
             "nsbridge_requests_ended_total" => self.ended(&label("outcome"), value),
@@ -245,31 +285,11 @@ impl Gateway {
 
 #[cfg(test)]
 mod tests {
-    use nsbridge::worker::Metrics;
-
     use super::{Count, Page, Worker};
 
     fn worker(text: &str) -> Worker {
         let Page::Worker(worker) = Page::read(text).unwrap() else { panic!("a gateway") };
         worker
-    }
-
-    /// Names and labels are those of a worker of this version.
-    #[test]
-    fn the_page_of_a_worker_is_read() {
-        let metrics = Metrics::new(&"tale-7m".parse().unwrap());
-        let worker = worker(&metrics.text());
-        assert_eq!(worker.model, "tale-7m");
-        assert_eq!(worker.version, env!("CARGO_PKG_VERSION"));
-        assert_eq!(worker.queues.keys().collect::<Vec<_>>(), ["bulk", "dead", "requests"]);
-        for count in [Count::Requests, Count::Errors, Count::Output, Count::Resumed] {
-            assert_eq!(worker.counters.of(count), Some(0.0), "{count:?}");
-        }
-        assert_eq!(worker.counters.of(Count::Drafted), None);
-        let mut first = worker.counters.first_token;
-        first.add(0.04, 1.0);
-        first.add(f64::INFINITY, 1.0);
-        assert_eq!(first.quantile(0.5), Some(0.03), "the buckets of a worker");
     }
 
     const PAGE: &str = "nsbridge_slots{model=\"m\"} 4\n\

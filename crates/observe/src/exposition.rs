@@ -5,24 +5,24 @@ use std::borrow::Cow;
 use anyhow::{Context as _, Result, ensure};
 
 /// Maximum number of samples of a page.
-pub(super) const MOST_SAMPLES: usize = 50_000;
+pub(crate) const MOST_SAMPLES: usize = 50_000;
 
 /// Maximum number of labels of a sample.
 const MOST_LABELS: usize = 32;
 
 /// Sample of a page, without its timestamp and exemplar.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sample<'a> {
-    pub(super) name: &'a str,
+pub(crate) struct Sample<'a> {
+    pub(crate) name: &'a str,
     labels: Labels<'a>,
-    pub(super) value: f64,
+    pub(crate) value: f64,
 }
 
 type Labels<'a> = Vec<(&'a str, Cow<'a, str>)>;
 
 impl Sample<'_> {
     /// Returns the value of a label.
-    pub(super) fn label(&self, name: &str) -> Option<&str> {
+    pub(crate) fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(known, _)| *known == name).map(|(_, value)| &**value)
     }
 }
@@ -31,7 +31,7 @@ impl Sample<'_> {
 ///
 /// The items are samples in their order. An error names the number of its line and quotes nothing
 /// of it.
-pub(super) fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>>> {
+pub(crate) fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>>> {
     let lines = text.lines().zip(1_usize..);
     let lines = lines.filter(|(line, _)| !line.trim_ascii().is_empty() && !line.starts_with('#'));
     lines.enumerate().map(|(count, (line, number))| {
@@ -41,7 +41,7 @@ pub(super) fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>>> {
 }
 
 /// Returns true if the last line ends an OpenMetrics page, which was therefore not cut.
-pub(super) fn is_whole(text: &str) -> bool {
+pub(crate) fn is_whole(text: &str) -> bool {
     text.lines().next_back() == Some("# EOF")
 }
 

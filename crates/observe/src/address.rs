@@ -50,7 +50,7 @@ fn http(text: &str) -> Result<Uri, String> {
 }
 
 /// Returns the address of another page of a server.
-pub(super) fn at(uri: &Uri, path: &str) -> Result<Uri, String> {
+pub fn at(uri: &Uri, path: &str) -> Result<Uri, String> {
     let mut parts = uri.clone().into_parts();
     let path = path.parse::<PathAndQuery>().map_err(|error| format!("{error}"))?;
     parts.path_and_query = Some(path);
@@ -58,12 +58,12 @@ pub(super) fn at(uri: &Uri, path: &str) -> Result<Uri, String> {
 }
 
 /// Returns the host and the port of a page, as a short name of its process.
-pub(super) fn host(uri: &Uri) -> String {
+pub fn host(uri: &Uri) -> String {
     uri.authority().map_or_else(String::new, |authority| authority.as_str().to_owned())
 }
 
 /// Returns the URLs of a broker's nodes without users, passwords and parameters.
-pub(super) fn without_login(urls: &str) -> String {
+pub fn without_login(urls: &str) -> String {
     let of_node = |url: &str| {
         let url = url.split('?').next().unwrap_or_default();
         match (url.split_once("://"), url.rsplit_once('@')) {
@@ -81,7 +81,7 @@ fn first(urls: &str) -> &str {
 }
 
 /// Returns the header with the login of a broker's URLs, for its management API.
-pub(super) fn authorization(urls: &str) -> Option<HeaderValue> {
+pub fn authorization(urls: &str) -> Option<HeaderValue> {
     let authority = authority(first(urls))?;
     let login = authority.rsplit_once('@').map_or("", |(login, _)| login);
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
@@ -95,12 +95,30 @@ pub(super) fn authorization(urls: &str) -> Option<HeaderValue> {
 }
 
 /// Returns the virtual host of a broker's URLs, encoded as it is there.
-pub(super) fn virtual_host(urls: &str) -> &str {
+pub fn virtual_host(urls: &str) -> &str {
     let url = first(urls);
     let place = url.split_once("://").map_or(url, |(_, place)| place);
     let place = place.split('?').next().unwrap_or_default();
     let path = place.split_once('/').map_or("", |(_, path)| path);
     if path.is_empty() { "%2f" } else { path }
+}
+
+/// Returns a parameter of the first of a broker's URLs.
+pub fn parameter(urls: &str, name: &str) -> Option<String> {
+    let (_, parameters) = first(urls).split_once('?')?;
+    let mut pairs = parameters.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(known, _)| *known == name).map(|(_, value)| decoded(value))
+}
+
+/// Returns the host of the first of a broker's URLs.
+pub fn host_of_broker(urls: &str) -> Option<&str> {
+    let place = authority(first(urls))?;
+    let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+    let host = match place.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => place,
+    };
+    Some(host).filter(|host| !host.is_empty())
 }
 
 fn authority(url: &str) -> Option<&str> {
@@ -114,7 +132,10 @@ fn decoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{authorization, host, management, page, virtual_host, without_login};
+    use super::{
+        authorization, host, host_of_broker, management, page, parameter, virtual_host,
+        without_login,
+    };
 
     #[test]
     fn the_scheme_and_the_path_of_a_page_may_be_absent() {
@@ -164,6 +185,10 @@ mod tests {
         assert_eq!(said("amqp://mq/?a=b"), parts(guest, "%2f", "amqp://mq/"));
         assert_eq!(said("amqp://me@mq/%2f"), parts("bWU6", "%2f", "amqp://mq/%2f"));
         assert_eq!(authorization("localhost"), None);
+        let file = parameter("amqps://mq/?a=b&cacertfile=/ca%201.pem,amqps://b", "cacertfile");
+        assert_eq!((file.as_deref(), parameter("amqps://mq", "a")), (Some("/ca 1.pem"), None));
+        assert_eq!(host_of_broker("amqps://me:s@mq:5671/%2f"), Some("mq"));
+        assert_eq!(host_of_broker("amqps:///"), None);
         assert_eq!(
             said("amqps://me:s%40cr:t@a/jobs?heartbeat=5,amqps://me:s%40cr:t@b/jobs"),
             parts("bWU6c0Bjcjp0", "jobs", "amqps://a/jobs,amqps://b/jobs")
