@@ -271,15 +271,26 @@ impl Turns {
         let error = chain(error.as_ref());
         let known = self.failing.insert((task, model.to_owned()), error.clone());
         if known.is_none_or(|known| known != error) {
-            tracing::warn!(task, model, error, "a part of the decision failed");
+            tracing::warn!(model, error, "{}", failure(task));
         }
     }
 
     /// Records that a task succeeded.
     fn recover(&mut self, task: &'static str, model: &str) {
         if self.failing.remove(&(task, model.to_owned())).is_some() {
-            tracing::info!(task, model, "it works again");
+            tracing::info!(task, model, "this works again");
         }
+    }
+}
+
+/// Returns the sentence of a failed task.
+fn failure(task: &str) -> &'static str {
+    match task {
+        "broker" => "the broker cannot be asked which scaler decides, so nothing is decided",
+        "management" => "the management API cannot be read, so nothing is decided",
+        "workers" => "metrics of the workers cannot be read; the averages stay as they are",
+        "cloudwatch" => "CloudWatch was not told the numbers",
+        _ => "ECS was not told the number of tasks",
     }
 }
 
