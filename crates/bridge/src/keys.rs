@@ -60,6 +60,10 @@ impl KeysConfig {
     ///
     /// Returns [`Error::Config`] if the configuration is not valid, and [`Error::KeyService`] for the
     /// first key that cannot be used.
+    #[cfg_attr(
+        not(feature = "kms"),
+        expect(clippy::unused_async, reason = "with the feature `kms` it is one")
+    )]
     pub async fn probe_kms(&self, scope: &Scope) -> Result<(), Error> {
         #[cfg(feature = "kms")]
         if let Some(provider) = kms_provider(self).await? {

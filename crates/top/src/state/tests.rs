@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::{State, Watched};
-use crate::queues::Queue;
+
 use crate::snapshot::{Model, Snapshot};
 use crate::source::{Fault, Health, Reading, Report};
-use nsbridge_observe::Page;
+use nsbridge_observe::{Page, Queue};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
