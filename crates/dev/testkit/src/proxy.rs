@@ -51,12 +51,18 @@ struct Joined {
     /// protocols other than AMQP.
     name: String,
     sockets: [TcpStream; 2],
+    /// True if half of the next piece is its last one.
+    torn: bool,
 }
 
 impl State {
     fn holds(&self, number: u64) -> bool {
         let found = self.connections.iter().find(|joined| joined.number == number);
         found.is_some_and(|joined| self.frozen.iter().any(|part| joined.name.contains(part)))
+    }
+
+    fn tears(&self, number: u64) -> bool {
+        self.connections.iter().any(|joined| joined.number == number && joined.torn)
     }
 
     fn close(&mut self, part: &str) -> usize {
@@ -109,6 +115,12 @@ impl Proxy {
         let closed = self.shared.lock().close(part);
         self.shared.changed.notify_all();
         closed
+    }
+
+    /// Closes each open connection in the middle of the next piece that it forwards, in whichever
+    /// direction that comes. A receiver over TLS has a part of a record then.
+    pub fn tear(&self) {
+        self.shared.lock().connections.iter_mut().for_each(|joined| joined.torn = true);
     }
 
     /// Closes every new connection at once, until [`accept`](Self::accept).
@@ -180,7 +192,8 @@ impl Shared {
             let mut state = self.lock();
             state.next += 1;
             let number = state.next;
-            state.connections.push(Joined { number, name: String::new(), sockets });
+            let name = String::new();
+            state.connections.push(Joined { number, name, sockets, torn: false });
             number
         };
         let sniffer = Some(Sniffer::default());
@@ -223,6 +236,9 @@ impl Shared {
                 self.call(number, name);
             }
             self.wait_while_frozen(number);
+            if self.lock().tears(number) {
+                return to.write_all(&piece[..count / 2]);
+            }
             to.write_all(&piece[..count])?;
         }
     }

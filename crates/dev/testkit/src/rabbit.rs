@@ -4,6 +4,7 @@
 //! keeper shell runs between the test process and the node. When its standard input closes, because
 //! the test process ended in whatever way, the keeper kills the node and removes its files.
 
+mod authority;
 mod cluster;
 mod node;
 mod ports;
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-pub use cluster::Cluster;
+pub use authority::Authority;
+pub use cluster::{Cluster, QueueState};
 use node::Node;
 
 const START_WITHIN: Duration = Duration::from_secs(90);
@@ -64,13 +66,17 @@ impl Rabbit {
     /// Returns an error if RabbitMQ is not installed, or if the node does not start within 90
     /// seconds.
     pub fn with(config: &Config) -> Result<Self> {
-        Self::launched(Node::prepare(&Place::find()?, config, None)?)
+        Self::launched(Node::prepare(&Place::find()?, config, None, None)?)
     }
 
     fn launched(node: Node) -> Result<Self> {
-        let mut rabbit = Self { port: node.port(), node, keeper: None };
+        let mut rabbit = Self::of(node);
         rabbit.launch()?;
         Ok(rabbit)
+    }
+
+    fn of(node: Node) -> Self {
+        Self { port: node.port(), node, keeper: None }
     }
 
     /// Returns the AMQP URL of the node, for user `guest` and the virtual host `/`.
@@ -83,6 +89,12 @@ impl Rabbit {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
+    /// Returns the socket address of the node's TLS listener, which a node of
+    /// [`Cluster::over_tls`] has.
+    pub fn tls_addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.node.tls_port()).into()
+    }
+
     /// Runs `rabbitmqctl` against the node and returns its standard output.
     ///
     /// # Errors
@@ -90,10 +102,25 @@ impl Rabbit {
     /// Returns an error if `rabbitmqctl` cannot be started or fails; the error contains its
     /// standard error.
     pub fn ctl(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = self.node.command("rabbitmqctl");
-        let output = command.args(arguments).output().context("running rabbitmqctl")?;
+        self.run("rabbitmqctl", arguments)
+    }
+
+    /// Puts the node into maintenance mode, as before an upgrade: it closes its connections and
+    /// listeners, and hands its queues' leadership over. A restart ends the mode.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `rabbitmq-upgrade` cannot be started or fails.
+    pub fn drain(&self) -> Result<()> {
+        self.run("rabbitmq-upgrade", &["drain"]).map(drop)
+    }
+
+    fn run(&self, script: &str, arguments: &[&str]) -> Result<String> {
+        let mut command = self.node.command(script);
+        let output =
+            command.args(arguments).output().with_context(|| format!("running {script}"))?;
         let told = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "rabbitmqctl {arguments:?} failed: {told}");
+        ensure!(output.status.success(), "{script} {arguments:?} failed: {told}");
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
@@ -165,7 +192,16 @@ impl Rabbit {
     ///
     /// Returns an error if the node does not come back within 90 seconds.
     pub fn launch(&mut self) -> Result<()> {
+        self.spawn()?;
+        self.wait_until_up()
+    }
+
+    fn spawn(&mut self) -> Result<()> {
         self.keeper = Some(self.node.spawn()?);
+        Ok(())
+    }
+
+    fn wait_until_up(&self) -> Result<()> {
         let up = wait_for(START_WITHIN, || speaks_amqp(self.addr()) || self.has_ended());
         if !up || self.has_ended() {
             bail!("the RabbitMQ node did not start; it says:\n{}", self.node.last_words());

@@ -6,8 +6,7 @@ use std::net::TcpListener;
 
 use nsbridge_queue::{AmqpBroker, Broker, Error};
 use nsbridge_testkit::Rabbit;
-use nsbridge_testkit::rabbit::Config;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use nsbridge_testkit::rabbit::{Authority, Config};
 use tempfile::TempDir;
 
 /// User of the broker that the client's certificate names.
@@ -22,17 +21,8 @@ struct Place {
 
 impl Place {
     fn start() -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let issue = |name: &str| {
-            let mut params = CertificateParams::new([name.to_owned()]).unwrap();
-            params.distinguished_name.push(DnType::CommonName, name);
-            let key = KeyPair::generate().unwrap();
-            (params.signed_by(&key, &authority).unwrap(), key)
-        };
-        let (server, server_key) = issue("localhost");
-        let (client, client_key) = issue(USER);
+        let authority = Authority::new().unwrap();
+        let (client, client_key) = authority.issue(USER).unwrap();
         let files = tempfile::tempdir().unwrap();
         let write = |name: &str, text: String| fs::write(files.path().join(name), text).unwrap();
         write("ca.pem", authority.pem());
@@ -40,14 +30,11 @@ impl Place {
         write("client.key", client_key.serialize_pem());
 
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        // The node may see another file system, so it is given bytes and no files.
+        let options = ["{verify, verify_peer}", "{fail_if_no_peer_cert, true}"];
+        let listener = authority.listener(port, &options).unwrap();
         let advanced = format!(
-            "[{{rabbit, [{{ssl_listeners, [{{\"127.0.0.1\", {port}}}]}}, {{ssl_cert_login_from, common_name}}, \
-             {{auth_mechanisms, ['EXTERNAL', 'PLAIN']}}, {{ssl_options, [{{cacerts, [{}]}}, {{cert, {}}}, \
-             {{key, {{'PrivateKeyInfo', {}}}}}, {{verify, verify_peer}}, {{fail_if_no_peer_cert, true}}]}}]}}].",
-            erlang(authority.der()),
-            erlang(server.der()),
-            erlang(&server_key.serialize_der())
+            "[{{rabbit, [{listener}, {{ssl_cert_login_from, common_name}}, \
+             {{auth_mechanisms, ['EXTERNAL', 'PLAIN']}}]}}]."
         );
         let plugins = vec!["rabbitmq_auth_mechanism_ssl".to_owned()];
         let config = Config { advanced: Some(advanced), plugins, ..Config::default() };
@@ -65,12 +52,6 @@ impl Place {
         let url = format!("amqps://{login}localhost:{}/%2f?{parameters}", self.port);
         AmqpBroker::new(&url)?.connect("tls").await.map(drop)
     }
-}
-
-/// Returns bytes as an Erlang term.
-fn erlang(bytes: &[u8]) -> String {
-    let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
-    format!("<<{}>>", bytes.join(","))
 }
 
 #[tokio::test]

@@ -1,20 +1,24 @@
 //! Private cluster of RabbitMQ nodes.
 
+use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
+use std::path::PathBuf;
 use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use tempfile::TempDir;
 
+use super::authority::Authority;
 use super::node::{Node, start_mapper};
 use super::ports::Ports;
-use super::{Config, Place, Rabbit, speaks_amqp, wait_for};
+use super::{Config, Place, Rabbit, wait_for};
 
 /// Time within which the port mapper listens.
 const MAP_WITHIN: Duration = Duration::from_secs(20);
 
-/// Time within which a node that has joined listens again.
-const JOIN_WITHIN: Duration = Duration::from_secs(60);
+/// Name of the file with the certificate of the authority.
+const CA_FILE: &str = "ca.pem";
 
 /// Running cluster of RabbitMQ nodes on this machine. Dropping it kills the nodes and removes their files.
 #[derive(Debug)]
@@ -23,57 +27,92 @@ pub struct Cluster {
     mapper: Child,
     /// Ports of the port mapper.
     _ports: Ports,
+    /// Folder with the certificate of the nodes' authority; `None` without TLS.
+    files: Option<TempDir>,
+}
+
+/// Queue, as a node of its cluster reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueState {
+    /// Index of the node that leads a quorum queue, or that has a classic one; `None` while no node
+    /// does.
+    pub home: Option<usize>,
+    /// Number of nodes that are members of a quorum queue.
+    pub members: usize,
+    /// Number of members that run.
+    pub online: usize,
 }
 
 impl Cluster {
-    /// Starts this number of nodes, and joins them to the first one.
+    /// Starts this number of nodes as one cluster.
     ///
     /// # Errors
     ///
-    /// Returns an error if RabbitMQ is not installed, or if a node does not start or join.
+    /// Returns an error if RabbitMQ is not installed, or if a node does not start.
     pub fn start(count: usize) -> Result<Self> {
-        Self::with(count, &Config::default())
+        Self::launched(count, None)
     }
 
-    /// Starts nodes with additional configuration, and joins them to the first one.
+    /// Starts this number of nodes as one cluster whose nodes have TLS listeners too.
     ///
     /// # Errors
     ///
-    /// Returns an error if RabbitMQ is not installed, or if a node does not start or join.
-    pub fn with(count: usize, config: &Config) -> Result<Self> {
+    /// Returns an error if RabbitMQ is not installed, or if a node does not start.
+    pub fn over_tls(count: usize) -> Result<Self> {
+        Self::launched(count, Some(&Authority::new()?))
+    }
+
+    fn launched(count: usize, authority: Option<&Authority>) -> Result<Self> {
         let (place, ports) = (Place::find()?, Ports::take()?);
         let mapper_port = ports.numbers[1];
         let mapper = start_mapper(&place, mapper_port)?;
-        let mut cluster = Self { nodes: Vec::new(), mapper, _ports: ports };
+        let mut cluster = Self { nodes: Vec::new(), mapper, _ports: ports, files: None };
+        if let Some(authority) = authority {
+            let files = tempfile::tempdir().context("making the folder of certificates")?;
+            fs::write(files.path().join(CA_FILE), authority.pem())?;
+            cluster.files = Some(files);
+        }
         // The port mapper of the first node must not come first, since it ends with its node.
         let address = (Ipv4Addr::LOCALHOST, mapper_port);
         let maps = wait_for(MAP_WITHIN, || TcpStream::connect(address).is_ok());
         ensure!(maps, "the port mapper of RabbitMQ does not listen within {MAP_WITHIN:?}");
+        let mut config = Config::default();
         for number in 0..count {
-            let node = Rabbit::launched(Node::prepare(&place, config, Some(mapper_port))?)?;
-            cluster.nodes.push(node);
-            cluster.join(number).with_context(|| format!("joining node {number}"))?;
+            let node = Node::prepare(&place, &config, Some(mapper_port), authority)?;
+            if number == 0 {
+                // The others join the first one.
+                let name = node.name();
+                config.conf = vec![
+                    "cluster_formation.peer_discovery_backend = classic_config".to_owned(),
+                    format!("cluster_formation.classic_config.nodes.1 = {name}"),
+                ];
+            }
+            cluster.nodes.push(Rabbit::of(node));
         }
+        cluster.launch(&[0])?;
+        cluster.launch(&(1..count).collect::<Vec<_>>())?;
         Ok(cluster)
     }
 
-    fn join(&self, number: usize) -> Result<()> {
-        if number == 0 {
-            return Ok(());
-        }
-        let (node, first) = (&self.nodes[number], self.nodes[0].node.name());
-        for arguments in [&["stop_app"][..], &["join_cluster", &first], &["start_app"]] {
-            node.ctl(arguments)?;
-        }
-        let listens = wait_for(JOIN_WITHIN, || speaks_amqp(node.addr()));
-        ensure!(listens, "it does not listen within {JOIN_WITHIN:?}");
-        Ok(())
+    /// Starts these nodes again, all at once, with the data that they have.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a node does not come back within 90 seconds.
+    pub fn launch(&mut self, nodes: &[usize]) -> Result<()> {
+        nodes.iter().try_for_each(|node| self.nodes[*node].spawn())?;
+        nodes.iter().try_for_each(|node| self.nodes[*node].wait_until_up())
     }
 
-    /// Returns the AMQP URLs of the nodes, separated by commas.
+    /// Returns the AMQP URLs of the nodes' listeners without TLS, separated by commas.
     pub fn urls(&self) -> String {
         let urls: Vec<String> = self.nodes.iter().map(Rabbit::url).collect();
         urls.join(",")
+    }
+
+    /// Returns the file with the certificate of the nodes' authority; `None` without TLS.
+    pub fn ca_file(&self) -> Option<PathBuf> {
+        self.files.as_ref().map(|files| files.path().join(CA_FILE))
     }
 
     /// Returns the nodes.
@@ -81,20 +120,38 @@ impl Cluster {
         &mut self.nodes
     }
 
-    /// Returns the index of the node that leads a quorum queue, asked at the node `at`.
+    /// Starts all nodes that are down.
     ///
     /// # Errors
     ///
-    /// Returns an error if the node does not answer, or if the queue has no leader among the nodes.
-    pub fn leader_of(&self, queue: &str, at: usize) -> Result<usize> {
-        let told = self.nodes[at].ctl(&["list_queues", "--quiet", "name", "leader"])?;
-        let leader = told.lines().find_map(|line| {
-            let (name, leader) = line.split_once('\t')?;
-            (name == queue).then(|| leader.trim().to_owned())
-        });
-        let leader = leader.with_context(|| format!("there is no queue {queue}: {told}"))?;
-        let place = self.nodes.iter().position(|node| node.node.name() == leader);
-        place.with_context(|| format!("the queue {queue} has the leader {leader:?}"))
+    /// Returns an error if a node does not come back within 90 seconds.
+    pub fn heal(&mut self) -> Result<()> {
+        let down = |node: &usize| self.nodes[*node].keeper.is_none();
+        let down: Vec<usize> = (0..self.nodes.len()).filter(down).collect();
+        self.launch(&down)
+    }
+
+    /// Returns the state of a queue, asked at the node `at`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the node does not answer, or if there is no such queue.
+    pub fn queue(&self, name: &str, at: usize) -> Result<QueueState> {
+        let items = ["list_queues", "--quiet", "name", "pid", "leader", "members", "online"];
+        let told = self.nodes[at].ctl(&items)?;
+        let line = told.lines().find(|line| line.split('\t').next() == Some(name));
+        let line = line.with_context(|| format!("there is no queue {name}: {told}"))?;
+        let mut fields = line.split('\t').skip(1).map(str::trim);
+        let mut next = || fields.next().unwrap_or_default();
+        let (process, leader, members, online) = (next(), next(), next(), next());
+        // A classic queue has a process, as <node.1.2.3>, and no leader.
+        let leads = |node: &Rabbit| match leader {
+            "" => process.starts_with(&format!("<{}.", node.node.name())),
+            leader => leader == node.node.name(),
+        };
+        let count = |nodes: &str| nodes.matches('@').count();
+        let home = self.nodes.iter().position(leads);
+        Ok(QueueState { home, members: count(members), online: count(online) })
     }
 }
 

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
+use super::authority::Authority;
 use super::ports::Ports;
 use super::{Config, Place};
 
@@ -62,8 +63,14 @@ pub(super) fn start_mapper(place: &Place, port: u16) -> Result<Child> {
 }
 
 impl Node {
-    /// Writes the node's files. With a port of a shared port mapper, the node's own does not start.
-    pub(super) fn prepare(place: &Place, config: &Config, mapper: Option<u16>) -> Result<Self> {
+    /// Writes the node's files. With a port of a shared port mapper, the node's own does not start. With
+    /// an authority, the node listens for TLS too, and `config.advanced` is not used.
+    pub(super) fn prepare(
+        place: &Place,
+        config: &Config,
+        mapper: Option<u16>,
+        authority: Option<&Authority>,
+    ) -> Result<Self> {
         let mut home = tempfile::Builder::new();
         let home = home.prefix("nsbridge-rabbit-");
         let home = match &place.root {
@@ -72,8 +79,11 @@ impl Node {
         };
         let home = home.context("making RabbitMQ's directory")?;
         let ports = Ports::take()?;
-        let [port, epmd, distribution] = ports.numbers;
+        let [port, epmd, distribution, tls] = ports.numbers;
         let root = home.path();
+        let listener = authority.map(|authority| authority.listener(tls, &[])).transpose()?;
+        let advanced = listener.map(|listener| format!("[{{rabbit, [{listener}]}}]."));
+        let config = &Config { advanced: advanced.or(config.advanced.clone()), ..config.clone() };
         write_files(root, config).context("preparing RabbitMQ's directory")?;
         let seen = seen_from(place.root.as_deref(), root);
         let inside = |name: &str| seen.join(name).display().to_string();
@@ -100,6 +110,11 @@ impl Node {
 
     pub(super) fn port(&self) -> u16 {
         self.ports.numbers[0]
+    }
+
+    /// Returns the port of the TLS listener.
+    pub(super) fn tls_port(&self) -> u16 {
+        self.ports.numbers[3]
     }
 
     /// Returns the name of the node in Erlang.

@@ -9,20 +9,20 @@ use anyhow::{Context, Result};
 /// RabbitMQ's own 25,672.
 const FIRST: u16 = 26_000;
 
-const BLOCK: u16 = 4;
-const BLOCKS: u16 = 1_500;
+const BLOCK: u16 = 5;
+const BLOCKS: u16 = 1_200;
 
-/// Block of three ports, reserved while it lives; other processes that use this allocator skip it.
+/// Block of four ports, reserved while it lives; other processes that use this allocator skip it.
 #[derive(Debug)]
 pub(super) struct Ports {
-    pub(super) numbers: [u16; 3],
-    /// Listener on the port before the three, which marks the block as taken. The three ports
+    pub(super) numbers: [u16; 4],
+    /// Listener on the port before the four, which marks the block as taken. The four ports
     /// themselves stay free, because the node binds them and may restart.
     _taken: TcpListener,
 }
 
 impl Ports {
-    /// Reserves a block of three free ports.
+    /// Reserves a block of four free ports.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl Ports {
     }
 
     fn block(first: u16) -> Option<Self> {
-        let numbers = [first + 1, first + 2, first + 3];
+        let numbers = [first + 1, first + 2, first + 3, first + 4];
         let taken = bind(first)?;
         numbers.iter().all(|port| bind(*port).is_some()).then_some(Self { numbers, _taken: taken })
     }

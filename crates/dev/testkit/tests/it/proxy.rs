@@ -155,3 +155,14 @@ fn a_freeze_by_name_spares_the_others_and_holds_newcomers() {
     frozen.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"hello");
 }
+
+#[test]
+fn a_torn_connection_forwards_half_a_piece_and_new_ones_are_whole() {
+    let proxy = echo();
+    let mut socket = connect(&proxy);
+    answers(&mut socket);
+    proxy.tear();
+    socket.write_all(b"hello!").unwrap();
+    is_closed(&mut socket);
+    answers(&mut connect(&proxy));
+}
