@@ -70,6 +70,9 @@ class Watcher:
     def listening(self, lost):
         self.told.append(lost)
 
+    def rename(self):
+        return "nsbridge.reply.1"
+
 
 class Order(unittest.IsolatedAsyncioTestCase):
     """Calls while a reply queue is subscribed to, and again after a loss."""
@@ -118,6 +121,18 @@ class Order(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(self.watcher.told, [False, "disconnected", True], call)
             await self.lose()
             self.assertEqual(self.watcher.told[3:], ["disconnected", False], call)
+
+    async def test_c6_a_reply_queue_whose_node_is_down_gets_another_name(self):
+        broker = await self.connect()
+        # The broker keeps the name: the queue can be neither consumed nor declared.
+        self.wire.fails = {"basic_consume": [404], "queue_declare": [404]}
+        await self.lose()
+        self.assertEqual(self.watcher.told, [False, "disconnected", True])
+        self.assertEqual(broker._consumer.queue, "nsbridge.reply.1")
+        calls = ["basic_consume", "queue_declare", "queue_declare", "queue_bind", "basic_consume"]
+        self.assertEqual(self.queue_calls(), calls)
+        await self.lose()
+        self.assertEqual(self.watcher.told[3:], ["disconnected", False])
 
     async def test_exchanges_are_declared_only_if_they_are_missing(self):
         await self.connect(exchange_declare=[404])

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nsbridge_base::random::bytes;
 use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
-use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, reply_queue};
+use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header};
 use nsbridge_protocol::{ReplayKey, RequestId, TraceParent, Uuid};
 use nsbridge_queue::{Broker, Confirmation, Header, Message, ReconnectingConnection};
 use serde::Serialize;
@@ -23,7 +23,7 @@ use crate::piece_log::{PieceLog, too_large};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::resume::ResumePoint;
-use crate::router::{Publish, Router};
+use crate::router::{Publish, Router, name_reply_queue};
 use crate::timing::Timing;
 
 pub use builder::ClientBuilder;
@@ -39,7 +39,6 @@ pub struct Client(Arc<Inner>);
 struct Inner {
     keys: Arc<dyn KeyProvider>,
     router: Arc<Router>,
-    reply_queue: String,
     close: Arc<DropGuard>,
 }
 
@@ -55,7 +54,8 @@ impl Client {
         name: &str,
         timing: Timing,
     ) -> Result<Self> {
-        let reply_queue = reply_queue(u128::from_ne_bytes(random()?));
+        let mut reply_queue =
+            name_reply_queue().map_err(|_| nsbridge_crypto::Error::NoRandomness)?;
         let link = |broker, purpose| {
             let link = ReconnectingConnection::new(broker, format!("{name} {purpose}"));
             link.with_timing(timing.queue.clone())
@@ -63,13 +63,14 @@ impl Client {
         let consume = link(broker.clone(), "replies");
         let publish = Arc::new(Publish::new(link(broker, "requests")));
         let closed = CancellationToken::new();
-        let router = Arc::new(Router::new(publish, closed.clone(), timing));
+        let router = Router::new(publish, closed.clone(), reply_queue.clone(), timing);
+        let router = Arc::new(router);
         // The reply queue exists before the first request is published, so no reply can arrive too
         // early.
-        let consumer = Router::subscribe(&consume, &reply_queue, &mut false).await?;
-        tokio::spawn(router.clone().run(consume, reply_queue.clone(), consumer));
+        let consumer = Router::subscribe(&consume, &mut reply_queue, &mut false).await?;
+        tokio::spawn(router.clone().run(consume, consumer));
         let close = Arc::new(closed.drop_guard());
-        Ok(Self(Arc::new(Inner { keys, router, reply_queue, close })))
+        Ok(Self(Arc::new(Inner { keys, router, close })))
     }
 
     /// Seals a request and publishes it. Returns when the broker has confirmed it. `O` is the type of
@@ -136,16 +137,17 @@ impl Client {
         let sealed = original.seal()?;
         let bytes = sealed.frame.len() as u64;
         let envelope = original.envelope(None);
-        let mut message = envelope.message(sealed.frame, &self.0.reply_queue, clients);
+        let merge = Merge::new(sealed.reply_root, O::replay_key);
+        let pieces = PieceLog::of(&point.pieces);
+        let merge = merge.after(pieces.ok_or_else(|| Error::of(too_large()))?, fingerprint);
+        // Register before publishing, so that the first reply finds its entry; and before the name of
+        // the reply queue is read, so that a change of it is either seen here or known to the entry.
+        let entry = self.0.router.register(original, merge, deadline, bytes);
+        let mut message = envelope.message(sealed.frame, &self.0.router.reply_queue(), clients);
         if let Some(of) = replay_of {
             let headers = &mut message.properties.headers;
             headers.insert(header::REPLAY_OF.into(), Header::Text(of.to_string()));
         }
-        let merge = Merge::new(sealed.reply_root, O::replay_key);
-        let pieces = PieceLog::of(&point.pieces);
-        let merge = merge.after(pieces.ok_or_else(|| Error::of(too_large()))?, fingerprint);
-        // Register before publishing, so that the first reply finds its entry.
-        let entry = self.0.router.register(original, merge, deadline, bytes);
         let reply = Reply::new(entry, self.0.router.clone(), self.0.close.clone(), deadline);
         self.publish(&envelope, message, deadline).await?;
         Ok(reply)
@@ -203,9 +205,10 @@ impl Client {
         timeout_at(deadline, published).await.map_err(late)?.unwrap_or(Err(Error::Closed))
     }
 
-    /// Returns the name of the reply queue.
-    pub fn reply_queue(&self) -> &str {
-        &self.0.reply_queue
+    /// Returns the current name of the reply queue. It changes when the queue's node of a cluster goes
+    /// down.
+    pub fn reply_queue(&self) -> String {
+        self.0.router.reply_queue()
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nsbridge_base::random::random;
+use nsbridge_base::random::{NoRandomness, bytes, random};
 use nsbridge_crypto::{ErrorHint, ReplyHead};
 use nsbridge_protocol::RequestId;
-use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header};
+use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, header};
 use nsbridge_queue::{
     Confirmation, Consumer, Delivery, Error, Header, Message, Publisher, ReconnectingConnection,
     Result,
@@ -89,6 +89,7 @@ pub(crate) struct Router {
     /// Canceled when the client is dropped.
     closed: CancellationToken,
     pending: Mutex<HashMap<RequestId, Entry>>,
+    reply_queue: Mutex<String>,
     timing: Timing,
 }
 
@@ -97,8 +98,19 @@ pub(crate) struct Router {
 pub(crate) type Entry = Arc<Mutex<PendingRequest>>;
 
 impl Router {
-    pub(crate) fn new(publish: Arc<Publish>, closed: CancellationToken, timing: Timing) -> Self {
-        Self { publish, runtime: Handle::current(), closed, pending: Mutex::default(), timing }
+    pub(crate) fn new(
+        publish: Arc<Publish>,
+        closed: CancellationToken,
+        reply_queue: String,
+        timing: Timing,
+    ) -> Self {
+        let (runtime, pending) = (Handle::current(), Mutex::default());
+        Self { publish, runtime, closed, pending, reply_queue: Mutex::new(reply_queue), timing }
+    }
+
+    /// Returns the current name of the reply queue.
+    pub(crate) fn reply_queue(&self) -> String {
+        self.reply_queue.lock().clone()
     }
 
     /// Registers a request that is about to be published. Cancels an earlier registration of its id.
@@ -130,10 +142,11 @@ impl Router {
         self.send(messages);
     }
 
-    /// Consumes the reply queue, and declares it. Sets `lost` if the queue did not exist.
+    /// Consumes the reply queue, and declares it. Sets `lost` if the queue did not exist. Changes `queue`
+    /// to another name, and sets `lost`, if it is on a node of the broker that is down.
     pub(crate) async fn subscribe(
         link: &ReconnectingConnection,
-        queue: &str,
+        queue: &mut String,
         lost: &mut bool,
     ) -> Result<Consumer> {
         let connection = link.try_connection().await?;
@@ -149,6 +162,11 @@ impl Router {
             // Set before the queue is created again. If a later step fails, the next attempt finds
             // the queue.
             Err(Error::NoQueue { .. }) => *lost = true,
+            // The node may never come back, and the broker keeps the name for it.
+            Err(error @ Error::NodeDown { .. }) => {
+                *lost = true;
+                *queue = name_reply_queue().map_err(|_| error)?;
+            }
             Err(error) => return Err(error),
         }
         connection.declare_reply_queue(queue).await?;
@@ -156,13 +174,9 @@ impl Router {
     }
 
     /// Reads the reply queue across reconnects until the client is closed.
-    pub(crate) async fn run(
-        self: Arc<Self>,
-        link: ReconnectingConnection,
-        queue: String,
-        mut consumer: Consumer,
-    ) {
+    pub(crate) async fn run(self: Arc<Self>, link: ReconnectingConnection, mut consumer: Consumer) {
         let closed = self.closed.clone();
+        let mut queue = self.reply_queue();
         loop {
             tokio::select! {
                 () = closed.cancelled() => break,
@@ -174,8 +188,10 @@ impl Router {
             let mut lost = false;
             consumer = tokio::select! {
                 () = closed.cancelled() => break,
-                subscribed = self.subscribe_again(&link, &queue, &mut lost) => subscribed,
+                subscribed = self.subscribe_again(&link, &mut queue, &mut lost) => subscribed,
             };
+            // Before the requests are told, so that each one knows of the loss or has the new name.
+            self.reply_queue.lock().clone_from(&queue);
             if lost {
                 tracing::warn!(
                     "the reply queue was lost: requests whose replies it held may be enqueued again"
@@ -190,7 +206,7 @@ impl Router {
     async fn subscribe_again(
         &self,
         link: &ReconnectingConnection,
-        queue: &str,
+        queue: &mut String,
         lost: &mut bool,
     ) -> Consumer {
         let mut pauses = self.timing.backoff.pauses();
@@ -338,6 +354,11 @@ impl Router {
             }
         });
     }
+}
+
+/// Draws the name of a reply queue.
+pub(crate) fn name_reply_queue() -> Result<String, NoRandomness> {
+    Ok(topology::reply_queue(u128::from_ne_bytes(bytes()?)))
 }
 
 /// Forgets ended requests: those past their deadline, and those with the earliest deadlines if

@@ -145,8 +145,8 @@ impl AmqpBroker {
                 }
                 Err(error) if count == 1 => return Err(error),
                 Err(error) => {
-                    let node = &self.nodes[place];
-                    tracing::warn!(%node, %error, "no connection to this node of the broker");
+                    let (node, error_chain) = (&self.nodes[place], nsbridge_base::chain(&error));
+                    tracing::warn!(%node, error = error_chain, "no connection to this node of the broker");
                     if !matches!(failed, Some(Error::Denied { .. })) {
                         failed = Some(error);
                     }

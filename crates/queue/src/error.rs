@@ -106,6 +106,13 @@ pub enum Error {
         /// Name of the queue.
         queue: String,
     },
+    /// Queue that exists, on a node of the cluster that is down. It can be neither used nor deleted until
+    /// the node is back.
+    #[error("the queue {queue} is on a node of the broker that is down")]
+    NodeDown {
+        /// Name of the queue.
+        queue: String,
+    },
     /// Connection or channel that is gone.
     #[error("the connection to the broker is gone: {reason}")]
     Lost {
@@ -123,6 +130,8 @@ impl Error {
             Self::Limit { .. } => true,
             // A missing queue may be declared soon. The other errors need a person.
             Self::NoQueue { .. } => true,
+            // The node may come back.
+            Self::NodeDown { .. } => true,
             Self::Denied { .. }
             | Self::Gateway { .. }
             | Self::Address { .. }

@@ -158,7 +158,14 @@ class Consumer:
             if error.code != NOT_FOUND:
                 raise
             self.broker._lost = True  # recorded before it is declared: the next step may fail
-            await self._declare_queue(await self.connection.channel())
+            try:
+                await self._declare_queue(await self.connection.channel())
+            except Gone as error:
+                if error.code != NOT_FOUND:
+                    raise
+                # The queue's node of a cluster is down, and the broker keeps the name for it.
+                self.queue = self.broker._queue = self._watcher.rename()
+                await self._declare_queue(await self.connection.channel())
             await self._subscribe()
         else:  # an earlier attempt may have failed before the bind
             await self._declare_queue(self.channel)

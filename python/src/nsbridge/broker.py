@@ -67,6 +67,10 @@ class Watcher(Protocol):
     def listening(self, lost: bool) -> None:
         """Records that replies can be received again; `lost` if the reply queue was gone."""
 
+    def rename(self) -> str:
+        """Draws another name for the reply queue, for this and later requests, and returns it."""
+        ...
+
 
 class Broker(Protocol):
     """Broker with one reply queue."""

@@ -27,7 +27,7 @@ class Router:
 
     def __init__(self, broker: Broker, timing: Timing):
         self.broker, self.timing = broker, timing
-        self.queue = f"nsbridge.reply.{secrets.randbits(128):032x}"
+        self.rename()
         self.pending: dict[bytes, Pending] = {}
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -37,12 +37,17 @@ class Router:
         self._connected = False
         self._watch: asyncio.Task[None] | None = None
 
+    def rename(self) -> str:
+        """Draws the name of the reply queue, and returns it."""
+        self.queue = f"nsbridge.reply.{secrets.randbits(128):032x}"
+        return self.queue
+
     async def start(self) -> None:
         """Connects the reply queue."""
         await self.broker.connect(self.queue, self)
         self._watch = self._loop.create_task(self._look_after())
 
-    # The broker calls these three.
+    # The broker calls `rename` and these three.
 
     def take(self, frame: bytes, reply_to: str | None, span: str | None) -> None:
         """Processes a message of the reply queue. Nothing that it holds raises an error."""

@@ -72,7 +72,7 @@ impl Stage {
 
     fn message(&self, frame: Vec<u8>) -> Message {
         let mut message = Message::new(frame);
-        message.properties.reply_to = Some(self.client.reply_queue().to_owned());
+        message.properties.reply_to = Some(self.client.reply_queue());
         message.properties.persistent = true;
         message
     }

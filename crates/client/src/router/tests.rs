@@ -35,8 +35,8 @@ async fn a_reply_queue_that_expires_while_a_client_comes_back_takes_nothing_alon
 
         broker.delay(latency);
         let link = ReconnectingConnection::new(Arc::new(broker), "client".to_owned());
-        let mut lost = false;
-        let mut consumer = Router::subscribe(&link, "replies", &mut lost).await.unwrap();
+        let (mut queue, mut lost) = ("replies".to_owned(), false);
+        let mut consumer = Router::subscribe(&link, &mut queue, &mut lost).await.unwrap();
         let held = timeout(10 * lease, consumer.recv()).await;
         let too_late = gone + latency > lease;
         assert_eq!(lost, too_late, "after {gone:?}");
@@ -61,8 +61,8 @@ async fn c6_a_copy_that_is_refused_is_published_again_until_the_broker_takes_it(
         }
         let publish =
             Publish::new(ReconnectingConnection::new(Arc::new(broker), "client".to_owned()));
-        let router =
-            Arc::new(Router::new(Arc::new(publish), CancellationToken::new(), Timing::default()));
+        let (closed, queue) = (CancellationToken::new(), "replies".to_owned());
+        let router = Arc::new(Router::new(Arc::new(publish), closed, queue, Timing::default()));
         let merge = Merge::new(root(), |piece| Cow::Borrowed(piece));
         let deadline = Instant::now() + Duration::from_secs(60);
         let entry = router.register(original(), merge, deadline, 0);
@@ -97,7 +97,7 @@ async fn an_earlier_reply_does_not_cancel_the_one_that_reattached() {
     let broker = Arc::new(MemoryBroker::new());
     let link = ReconnectingConnection::new(broker.clone(), "client".to_owned());
     let publish = Arc::new(Publish::new(link));
-    let router = Router::new(publish, CancellationToken::new(), Timing::default());
+    let router = Router::new(publish, CancellationToken::new(), String::new(), Timing::default());
     let router = Arc::new(router);
     let worker = broker.connect("worker").await.unwrap();
     let model = original().head.model;

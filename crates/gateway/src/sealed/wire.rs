@@ -65,6 +65,8 @@ pub(crate) enum Answer {
     /// The queue is full, or the key is at a limit.
     Refused,
     NoQueue,
+    /// The queue's node of the cluster is down.
+    NodeDown,
     /// Unknown outcome: the broker may have the message.
     Lost,
     /// Another try meets the same refusal.

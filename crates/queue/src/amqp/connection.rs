@@ -153,7 +153,7 @@ impl Connection for AmqpConnection {
     async fn strike_run_record(&self, queue: &str) -> Result<()> {
         let striking = async {
             match topology::strike_run_record(&self.channel().await?, queue).await {
-                Err(Error::NoQueue { .. }) => Ok(()),
+                Err(Error::NoQueue { .. } | Error::NodeDown { .. }) => Ok(()),
                 struck => struck,
             }
         };
@@ -165,7 +165,7 @@ impl Connection for AmqpConnection {
             let (channel, name) = (self.channel().await?, fault::name(queue)?);
             let deleted = channel.queue_delete(name, QueueDeleteOptions::default()).await;
             match deleted.map_err(|error| fault::using(queue, &error)) {
-                Ok(_) | Err(Error::NoQueue { .. }) => Ok(()),
+                Ok(_) | Err(Error::NoQueue { .. } | Error::NodeDown { .. }) => Ok(()),
                 Err(error) => Err(error),
             }
         };

@@ -73,6 +73,11 @@ pub(super) enum Declared<'a> {
 /// The broker has one error code for arguments that differ, for limits, and for arguments that it
 /// does not know. Only its message tells them apart.
 pub(super) fn declaring(declared: Declared<'_>, error: &lapin::Error) -> Error {
+    if let Declared::Queue(queue) = declared
+        && is_node_down(error)
+    {
+        return Error::NodeDown { queue: queue.to_owned() };
+    }
     let refused = [AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::RESOURCELOCKED];
     if !soft(error).is_some_and(|kind| refused.contains(kind)) {
         return lost(error);
@@ -112,12 +117,20 @@ pub(super) fn is_locked(error: &lapin::Error) -> bool {
 /// Converts the error of a failed use of a queue that should exist.
 pub(super) fn using(queue: &str, error: &lapin::Error) -> Error {
     match soft(error) {
+        _ if is_node_down(error) => Error::NodeDown { queue: queue.to_owned() },
         // A queue that is exclusive to another connection does not exist for this one.
         Some(AMQPSoftError::NOTFOUND | AMQPSoftError::RESOURCELOCKED) => {
             Error::NoQueue { queue: queue.to_owned() }
         }
         _ => lost(error),
     }
+}
+
+/// Returns true if the broker found a queue whose node is down, for example "home node 'a@host' of durable
+/// queue 'q' in vhost '/' is down or inaccessible".
+fn is_node_down(error: &lapin::Error) -> bool {
+    matches!(soft(error), Some(AMQPSoftError::NOTFOUND))
+        && words(error).contains("is down or inaccessible")
 }
 
 /// Returns true if a channel could not be opened because its id had belonged to a channel that the

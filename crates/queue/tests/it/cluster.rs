@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nsbridge_protocol::topology::request_queue;
+use nsbridge_protocol::topology::{reply_queue, request_queue};
 use nsbridge_protocol::{ModelName, Priority};
 use nsbridge_queue::{
-    AmqpBroker, Confirmation, Message, Properties, ReconnectingConnection, Result,
+    AmqpBroker, Broker as _, Confirmation, Error, Message, Properties, ReconnectingConnection,
+    Result,
 };
 use nsbridge_testkit::rabbit::Cluster;
 use tokio::task::block_in_place;
@@ -47,18 +48,26 @@ async fn a_majority_of_nodes_takes_and_keeps_requests_and_a_minority_takes_none(
     link.connection().await.declare_model(&model).await.unwrap();
     publish(&link, &queue, "before").await;
 
-    let leader = block_in_place(|| cluster.leader_of(&queue, 0)).unwrap();
+    let leader = block_in_place(|| cluster.queue(&queue, 0)).unwrap().home.unwrap();
+    let replies = reply_queue(1);
+    let at_leader = AmqpBroker::new(&cluster.nodes()[leader].url()).unwrap();
+    at_leader.connect("client").await.unwrap().declare_reply_queue(&replies).await.unwrap();
     block_in_place(|| cluster.nodes()[leader].kill()).unwrap();
     timeout(TAKEN_WITHIN, publish(&link, &queue, "without the leader")).await.unwrap();
+
+    let elsewhere = link.connection().await;
+    let consumed = elsewhere.consume(&replies, 1).await.unwrap_err();
+    let declared = elsewhere.declare_reply_queue(&replies).await.unwrap_err();
+    for error in [consumed, declared] {
+        assert!(matches!(error, Error::NodeDown { .. }) && error.is_retryable(), "{error}");
+    }
 
     let second = (leader + 1) % 3;
     block_in_place(|| cluster.nodes()[second].kill()).unwrap();
     let alone = timeout(REFUSED_FOR, publish(&link, &queue, "alone")).await;
     assert!(alone.is_err(), "one node of three has confirmed a request");
 
-    for node in [leader, second] {
-        block_in_place(|| cluster.nodes()[node].launch()).unwrap();
-    }
+    block_in_place(|| cluster.launch(&[leader, second])).unwrap();
     timeout(TAKEN_WITHIN, publish(&link, &queue, "after")).await.unwrap();
     let mut consumer = link.connection().await.consume(&queue, 10).await.unwrap();
     let mut bodies = BTreeSet::new();

@@ -191,6 +191,7 @@ impl Handle {
         match answer.await {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::NoQueue) => Err(Error::NoQueue { queue: queue.to_owned() }),
+            Ok(Answer::NodeDown) => Err(Error::NodeDown { queue: queue.to_owned() }),
             Ok(Answer::Rejected { reason }) => {
                 Err(Error::Gateway { address: self.0.address.clone(), reason })
             }
@@ -306,7 +307,9 @@ impl Publisher for GatewayPublisher {
                 Ok(Answer::Rejected { reason }) => {
                     Err(Error::Gateway { address: link.address.clone(), reason })
                 }
-                Ok(Answer::Done | Answer::NoQueue | Answer::Lost) | Err(_) => Err(link.lost()),
+                Ok(Answer::Done | Answer::NoQueue | Answer::NodeDown | Answer::Lost) | Err(_) => {
+                    Err(link.lost())
+                }
             }
         }))
     }

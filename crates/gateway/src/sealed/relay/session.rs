@@ -230,7 +230,11 @@ impl Session {
                         self.consumer = Some(consumer);
                         Answer::Done
                     }
-                    Err(error) => answer_of(&error),
+                    Err(error) => {
+                        // The client chooses another queue.
+                        self.queue.take_if(|_| matches!(error, Error::NodeDown { .. }));
+                        answer_of(&error)
+                    }
                 };
                 Some(Report::Answered { number, answer })
             }
@@ -375,6 +379,7 @@ async fn send(socket: &mut WebSocket, report: Option<&Report>, body: &[u8]) -> b
 fn answer_of(error: &Error) -> Answer {
     match error {
         Error::NoQueue { .. } => Answer::NoQueue,
+        Error::NodeDown { .. } => Answer::NodeDown,
         _ => Answer::Lost,
     }
 }

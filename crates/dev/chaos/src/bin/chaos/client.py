@@ -66,7 +66,7 @@ class Hearing:
 
     def __init__(self, watcher, journal: Journal):
         self._watcher, self._journal = watcher, journal
-        self.take = watcher.take
+        self.take, self.rename = watcher.take, watcher.rename
 
     def listening(self, lost: bool) -> None:
         self._journal.note("listening", pid=os.getpid(), hears=True)

@@ -61,7 +61,7 @@ async fn submit_all(config: Config) -> Result<()> {
     let keys = Arc::new(Keyring::load(&keyring)?);
     let builder = Client::builder().broker(broker).keys(keys).name(&name);
     let client = builder.timing(timing::of_client()?).connect().await?;
-    let reply_queue = client.reply_queue().to_owned();
+    let reply_queue = client.reply_queue();
     journal.note(What::Client { pid: std::process::id(), name, reply_queue })?;
     // The wire tap must receive the first frame, so requests are submitted only after the driver has
     // started it.
