@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use nsbridge_testkit::Rabbit;
 use tokio::runtime::Handle;
 
 use crate::check::{self, Report};
@@ -15,6 +14,7 @@ use crate::failure_excerpt;
 use crate::plan::Plan;
 use crate::python_client::{Kind, has_client};
 use crate::scenarios::{Needs, SCENARIOS, Scenario, place_of_vllm};
+use crate::servers::{self, Servers};
 use crate::stage::Stage;
 use crate::table;
 use nsbridge_chaos::process::leave_with_the_starter;
@@ -72,24 +72,27 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
     println!("seed {seed}, journals in {}", folder.display());
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let lane = |alone: bool| {
+    let lane = |broker: servers::Kind| {
         let rounds = (0..drive.rounds).flat_map(|round| {
-            let those = chosen.iter().filter(move |it| it.needs.its_own_node() == alone);
+            let those = chosen.iter().filter(move |it| it.needs.broker() == broker);
             those.map(move |scenario| (*scenario, round))
         });
         let (rounds, folder) = (Mutex::new(rounds.collect()), folder.clone());
         let (minutes, python) = (drive.minutes, drive.python.clone());
         let kind = if drive.python_client { Kind::Asyncio } else { Kind::Rust };
-        Lane { rounds, seed, folder, minutes, kind, python }
+        Lane { broker, rounds, seed, folder, minutes, kind, python }
     };
-    let (shared, own) = (lane(false), lane(true));
+    let lanes = [
+        (lane(servers::Kind::SharedNode), drive.at_once),
+        (lane(servers::Kind::OwnNode), 1),
+        (lane(servers::Kind::Cluster), 1),
+    ];
     let reports = thread::scope(|scope| {
-        let lanes = [(&shared, drive.at_once), (&own, 1)];
         let playing: Vec<_> = lanes
-            .into_iter()
+            .iter()
             .map(|(lane, at_once)| {
                 let runtime = runtime.handle();
-                scope.spawn(move || lane.play(at_once, runtime))
+                scope.spawn(move || lane.play(*at_once, runtime))
             })
             .collect();
         let ended = playing.into_iter().map(|lane| {
@@ -120,8 +123,9 @@ fn choose(names: &[String], python: bool) -> Result<Vec<&'static Scenario>> {
     Ok(chosen)
 }
 
-/// Rounds that share a RabbitMQ node.
+/// Rounds that share a broker.
 struct Lane {
+    broker: servers::Kind,
     rounds: Mutex<VecDeque<(&'static Scenario, usize)>>,
     seed: u64,
     folder: PathBuf,
@@ -137,11 +141,11 @@ impl Lane {
         if self.left() == 0 {
             return Ok(Vec::new());
         }
-        let node = Arc::new(Mutex::new(Rabbit::start()?));
+        let servers = Servers::start(self.broker)?;
         let reports = Mutex::new(Vec::new());
         thread::scope(|scope| {
             let players: Vec<_> = (0..at_once.clamp(1, self.left()))
-                .map(|_| scope.spawn(|| self.play_some(&node, runtime, &reports)))
+                .map(|_| scope.spawn(|| self.play_some(&servers, runtime, &reports)))
                 .collect();
             players.into_iter().try_for_each(|player| {
                 player.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a scenario panicked")))
@@ -156,14 +160,14 @@ impl Lane {
 
     fn play_some(
         &self,
-        node: &Arc<Mutex<Rabbit>>,
+        servers: &Servers,
         runtime: &Handle,
         reports: &Mutex<Vec<Report>>,
     ) -> Result<()> {
         loop {
             let next = self.rounds.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some((scenario, round)) = next else { return Ok(()) };
-            let report = self.play_one(scenario, round, node, runtime)?;
+            let report = self.play_one(scenario, round, servers, runtime)?;
             reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
         }
     }
@@ -172,14 +176,15 @@ impl Lane {
         &self,
         scenario: &Scenario,
         round: usize,
-        node: &Arc<Mutex<Rabbit>>,
+        servers: &Servers,
         runtime: &Handle,
     ) -> Result<Report> {
+        servers.heal()?;
         let began = Instant::now();
         let dir = self.folder.join(format!("{}-{round}", scenario.name));
         let plan =
             Plan { scenario: scenario.name.into(), round, seed: self.seed, ..Plan::default() };
-        let mut stage = Stage::set(plan, &dir, Arc::clone(node), runtime)?;
+        let mut stage = Stage::set(plan, &dir, servers.clone(), runtime)?;
         stage.minutes = self.minutes;
         stage.client_settings.kind = self.kind;
         stage.client_settings.python.clone_from(&self.python);

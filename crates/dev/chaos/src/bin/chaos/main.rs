@@ -27,6 +27,7 @@ mod python_client;
 mod python_model;
 mod random;
 mod scenarios;
+mod servers;
 mod stage;
 mod suspended_thread;
 mod table;

@@ -4,6 +4,7 @@ mod blame;
 mod broker;
 mod bulk;
 mod clients;
+mod cluster;
 mod engine;
 mod forged;
 mod forms;
@@ -18,6 +19,7 @@ mod workers;
 
 use anyhow::Result;
 
+use crate::servers::Kind;
 use crate::stage::Stage;
 
 pub(crate) use vllm::place as place_of_vllm;
@@ -38,6 +40,10 @@ pub(crate) enum Needs {
     AnyNode,
     /// A node of its own, because the scenario harms it.
     ItsOwnNode,
+    /// A cluster of three nodes over TLS, of its own.
+    Cluster,
+    /// Such a cluster, and minutes of time; the scenario is played only when it is named.
+    ClusterAndTime,
     /// Half an hour of time; the scenario is played only when it is named.
     Time,
     /// vLLM and a node of its own; the scenario is played only when it is named.
@@ -45,14 +51,18 @@ pub(crate) enum Needs {
 }
 
 impl Needs {
-    /// Returns true if the scenario is played on a node of its own.
-    pub(crate) fn its_own_node(self) -> bool {
-        matches!(self, Self::ItsOwnNode | Self::Vllm)
+    /// Returns the kind of the broker that the scenario is played on.
+    pub(crate) fn broker(self) -> Kind {
+        match self {
+            Self::AnyNode | Self::Time => Kind::SharedNode,
+            Self::ItsOwnNode | Self::Vllm => Kind::OwnNode,
+            Self::Cluster | Self::ClusterAndTime => Kind::Cluster,
+        }
     }
 
     /// Returns true if the scenario is played only when it is named.
     pub(crate) fn its_name(self) -> bool {
-        matches!(self, Self::Time | Self::Vllm)
+        matches!(self, Self::Time | Self::Vllm | Self::ClusterAndTime)
     }
 }
 
@@ -159,6 +169,16 @@ scenarios! {
         "the same by vLLM, whose engine process is killed too; it needs vLLM and a model's folder"
     "memory-alarm" ItsOwnNode broker::memory_alarm:
         "the broker blocks publishers for a while"
+    "rolling-upgrade" ClusterAndTime cluster::rolling_upgrade:
+        "one node of a cluster after the other is drained, stopped and started; minutes a round"
+    "minority" Cluster cluster::minority:
+        "two of a cluster's three nodes are killed; requests come meanwhile"
+    "node-killed" Cluster cluster::node_killed:
+        "the node of a cluster that has the client's reply queue is killed, and started again"
+    "tls-cut" Cluster cluster::tls_cut:
+        "TLS connections end in the middle of a record, beside an address with a wrong certificate"
+    "leader-killed" Cluster cluster::leader_killed:
+        "the node of a cluster that leads the model's queue is killed"
     "broker-restart" ItsOwnNode broker::restart:
         "the broker is stopped and started again"
     "broker-crash" ItsOwnNode broker::crash:

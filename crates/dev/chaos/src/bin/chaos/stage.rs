@@ -2,6 +2,7 @@
 
 mod aim;
 mod ask_command;
+mod cluster;
 mod forge;
 mod front;
 mod memory_watch;
@@ -14,7 +15,7 @@ mod unacking_consumer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,7 @@ use crate::plan::{Ask, Expect, Plan};
 use crate::process::held;
 use crate::python_client::{Kind, client_command};
 use crate::random::Random;
+use crate::servers::{Addresses, Servers};
 use crate::suspended_thread::SuspendedThread;
 use crate::watched::Trick;
 use crate::wiretap::Wiretap;
@@ -76,9 +78,14 @@ pub(crate) struct Stage {
     dir: PathBuf,
     journal: Arc<Journal>,
     follow: Follow,
-    node: Arc<Mutex<Rabbit>>,
+    servers: Servers,
+    /// URLs of the nodes for the driver, separated by commas.
     url: String,
-    proxy: Proxy,
+    /// Proxy in front of each node.
+    proxies: Vec<Proxy>,
+    addresses: Addresses,
+    /// Index of the node that the current client has begun with, which has its reply queue.
+    pub(crate) node_of_replies: Option<usize>,
     model: ModelName,
     runtime: Handle,
     workers: BTreeMap<String, SupervisedProcess>,
@@ -91,12 +98,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// Prepares round `plan.round` in `dir`, whose earlier content is deleted.
-    pub(crate) fn set(
-        plan: Plan,
-        dir: &Path,
-        node: Arc<Mutex<Rabbit>>,
-        runtime: &Handle,
-    ) -> Result<Self> {
+    pub(crate) fn set(plan: Plan, dir: &Path, servers: Servers, runtime: &Handle) -> Result<Self> {
         if dir.exists() {
             fs::remove_dir_all(dir).with_context(|| format!("removing {}", dir.display()))?;
         }
@@ -105,10 +107,8 @@ impl Stage {
         write_keyring(&dir.join(KEYRING))?;
         let journal = Arc::new(Journal::in_dir(&dir)?);
         let follow = Follow::in_dir(&dir)?;
-        let (url, addr) = {
-            let node = lock(&node);
-            (node.url(), node.addr())
-        };
+        let proxies = servers.listeners().into_iter().map(Proxy::to).collect::<Result<Vec<_>>>()?;
+        let addresses = servers.addresses(&proxies.iter().map(Proxy::addr).collect::<Vec<_>>());
         let unique = getrandom::u32().map_err(|error| anyhow::anyhow!("{error}"))?;
         let model = format!("{}-{}-{unique:08x}", plan.scenario, plan.round).parse()?;
         Ok(Self {
@@ -134,7 +134,6 @@ impl Stage {
             },
             minutes: 0,
             step_timeout: STEP_TIMEOUT,
-            proxy: Proxy::to(addr)?,
             workers: BTreeMap::new(),
             clients: Vec::new(),
             wiretaps: Vec::new(),
@@ -145,8 +144,11 @@ impl Stage {
             dir,
             journal,
             follow,
-            node,
-            url,
+            url: servers.urls(),
+            servers,
+            proxies,
+            addresses,
+            node_of_replies: None,
             model,
         })
     }
@@ -170,9 +172,10 @@ impl Stage {
 
     /// Starts one worker, which is restarted whenever its process ends.
     pub(crate) fn launch_worker(&mut self, name: &str) -> Result<()> {
-        let (dir, model, url) = (self.dir.clone(), self.model.clone(), self.through_proxy());
+        let (dir, model, addresses) =
+            (self.dir.clone(), self.model.clone(), self.addresses.clone());
         let settings = self.settings.clone();
-        let command = move |name: &str| worker_command(&dir, &model, &url, &settings, name);
+        let command = move |name: &str| worker_command(&dir, &model, &addresses, &settings, name);
         let worker = SupervisedProcess::start(name, &self.journal, true, command)?;
         self.workers.insert(name.to_owned(), worker);
         Ok(())
@@ -309,7 +312,7 @@ impl Stage {
         let config = client::Config {
             dir: self.dir.clone(),
             name: name.clone(),
-            url: format!("{}?heartbeat={}", self.through_proxy(), settings.heartbeat),
+            url: self.addresses.text(&format!("heartbeat={}", settings.heartbeat)),
             keyring: self.dir.join(KEYRING),
             model: self.model.clone(),
             asks: self.plan.asks.iter().filter(open).cloned().collect(),
@@ -319,12 +322,23 @@ impl Stage {
         let path = self.dir.join(format!("{name}.json"));
         fs::write(&path, serde_json::to_vec(&config)?)?;
         let (dir, settings) = (self.dir.clone(), settings.clone());
-        let command = move |name: &str| match settings.kind.program() {
-            None => part_command(&dir, name, "client", &path),
-            Some(program) => client_command(&dir, name, program, settings.python.as_deref(), &path),
+        let ca_file = self.addresses.ca_file.clone();
+        let command = move |name: &str| {
+            let Some(program) = settings.kind.program() else {
+                return part_command(&dir, name, "client", &path);
+            };
+            let python = settings.python.as_deref();
+            let mut command = client_command(&dir, name, program, python, &path)?;
+            // The client in Python has no parameter for it.
+            command.envs(ca_file.iter().map(|file| ("SSL_CERT_FILE", file)));
+            Ok(command)
         };
+        let before = self.connections();
         self.clients.push(SupervisedProcess::start(&name, &self.journal, false, command)?);
         self.listen()?;
+        // Its only connection so far is that of the reply queue.
+        let more = self.connections().into_iter().zip(before).position(|(now, then)| now > then);
+        self.node_of_replies = more;
         self.client()?.say("go\n")
     }
 
@@ -370,24 +384,26 @@ impl Stage {
     /// Closes all connections whose names contain `part`.
     pub(crate) fn cut(&self, part: &str) -> Result<()> {
         self.fault("cut", if part.is_empty() { "everything" } else { part })?;
-        self.proxy.cut_named(part);
+        for proxy in &self.proxies {
+            proxy.cut_named(part);
+        }
         Ok(())
     }
 
     /// Freezes the connections whose names contain `part`, in both directions.
     pub(crate) fn freeze(&self, part: &str) -> Result<()> {
         self.fault("freeze", part)?;
-        self.proxy.freeze_named(part);
+        self.proxies.iter().for_each(|proxy| proxy.freeze_named(part));
         Ok(())
     }
 
     pub(crate) fn thaw(&self) {
-        self.proxy.thaw();
+        self.proxies.iter().for_each(Proxy::thaw);
     }
 
-    /// Returns the node, for scenarios that run alone on a node.
-    pub(crate) fn node(&self) -> MutexGuard<'_, Rabbit> {
-        lock(&self.node)
+    /// Returns the node, for scenarios that run on one node.
+    pub(crate) fn node(&self) -> Result<MutexGuard<'_, Rabbit>> {
+        self.servers.node()
     }
 
     /// Kills the only worker. Its `count` requests go to a consumer that keeps them until the end
@@ -482,6 +498,10 @@ impl Stage {
         self.workers.values().chain(&self.clients).for_each(SupervisedProcess::give_up);
         self.stop_listening();
         self.strands.clear();
+        if let Ok(cluster) = self.servers.cluster() {
+            drop(cluster);
+            self.runtime.block_on(self.delete_queues())?;
+        }
         Ok(())
     }
 
@@ -506,14 +526,6 @@ impl Stage {
         connection.close().await;
         Ok(())
     }
-
-    fn through_proxy(&self) -> String {
-        format!("amqp://guest:guest@{}/%2f", self.proxy.addr())
-    }
-}
-
-fn lock(node: &Mutex<Rabbit>) -> MutexGuard<'_, Rabbit> {
-    node.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the worker's name without the number of its process: `w1` for `w1.2`, its third process.

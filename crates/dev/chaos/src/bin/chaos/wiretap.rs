@@ -98,9 +98,21 @@ impl Listener {
         }
     }
 
+    /// Connects to the first node that can be reached.
+    async fn connect(&self, properties: ConnectionProperties) -> Result<Connection> {
+        let mut failed = None;
+        for url in self.url.split(',') {
+            match Connection::connect(url, properties.clone()).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.context("there is no node")?.into())
+    }
+
     async fn subscribe(&self) -> Result<(Connection, Consumer)> {
         let properties = ConnectionProperties::default().with_connection_name("wire tap".into());
-        let connection = Connection::connect(&self.url, properties).await?;
+        let connection = self.connect(properties).await?;
         let channel = connection.create_channel().await?;
         let (options, none) = (QueueDeclareOptions::exclusive(), FieldTable::default());
         let queue = channel.queue_declare("".into(), options, none.clone()).await?.name().clone();

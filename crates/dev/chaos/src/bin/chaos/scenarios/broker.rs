@@ -30,7 +30,7 @@ fn away(stage: &mut Stage, fault: &str, go: fn(&mut Rabbit) -> Result<()>) -> Re
     let moment = stage.random.between(10, 80);
     stage.until_piece(asks[0], moment)?;
     stage.fault(fault, "the broker")?;
-    go(&mut stage.node())
+    go(&mut *stage.node()?)
 }
 
 /// Strands the requests of a killed worker at another consumer. The silence of its workers is the
@@ -68,7 +68,7 @@ pub(super) fn memory_alarm(stage: &mut Stage) -> Result<()> {
         )
     };
     let alarm = format!("{}, {}.", at(from, "0.000001"), at(until, "0.9"));
-    stage.node().ctl(&["eval", &alarm])?;
+    stage.node()?.ctl(&["eval", &alarm])?;
     stage.fault("memory alarm", "the broker")?;
     stage.start_client()
 }
@@ -101,7 +101,7 @@ pub(super) fn publisher_refused(stage: &mut Stage) -> Result<()> {
     stage.settings.user = Some(user.clone());
     stage.start_worker("w2")?;
     // The broker counts connections that are opened at the same time too late to refuse one.
-    stage.node().ctl(&["set_user_limits", &user, "{\"max-connections\": 1}"])?;
+    stage.node()?.ctl(&["set_user_limits", &user, "{\"max-connections\": 1}"])?;
     stage.cut("w2.0 publish")?;
     stage.until_said("w2.0", "no connection, trying again")?;
     stage.start_client()

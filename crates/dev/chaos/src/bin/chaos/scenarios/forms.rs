@@ -123,7 +123,7 @@ pub(super) fn until_over(stage: &mut Stage, mut asks: Range<usize>) -> Result<()
 /// Restarts the broker.
 pub(super) fn restart_broker(stage: &Stage) -> Result<()> {
     stage.fault("restart", "the broker")?;
-    stage.node().restart()
+    stage.node()?.restart()
 }
 
 /// Returns a schema of documents of at most `11 + 43 * days` characters of JSON without spaces.

@@ -27,7 +27,7 @@ impl Stage {
             "ask".to_owned(),
             format!("--model={}", self.model),
             "--tenant=chaos".to_owned(),
-            format!("--broker={}", self.through_proxy()),
+            format!("--broker={}", self.addresses.text("")),
             format!("--keyring={}", self.dir.join(KEYRING).display()),
             format!("--timeout={}", ask.timeout_ms / 1000),
             "--chat".to_owned(),

@@ -82,7 +82,7 @@ impl Stage {
              [broker]\nurl = \"{}\"\n[keys]\nkeyring = \"{KEYRING}\"\n\
              [access]\nopen_to = \"chaos\"\n[store]\n{store}\nkey_file = \"{STORE_KEY}\"\n\
              [models.chaos]\nqueue = \"{}\"\ncontext = 512\n",
-            self.through_proxy(),
+            self.addresses.text(""),
             self.model
         );
         let path = self.dir.join(format!("{name}.toml"));

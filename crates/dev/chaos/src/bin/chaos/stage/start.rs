@@ -13,6 +13,7 @@ use rustix::pipe::fcntl_setpipe_size;
 
 use super::KEYRING;
 use crate::python_client::Kind;
+use crate::servers::Addresses;
 use crate::watched::Trick;
 
 /// Size of a pipe that is not read: one page, the least that Linux permits.
@@ -61,23 +62,22 @@ pub(super) fn write_keyring(path: &Path) -> Result<()> {
 pub(super) fn worker_command(
     dir: &Path,
     model: &ModelName,
-    url: &str,
+    addresses: &Addresses,
     settings: &WorkerSettings,
     name: &str,
 ) -> Result<Command> {
     let WorkerSettings { slots, grace_s, heartbeat, frame_each, skew_s, more, environment, .. } =
         settings;
     let channel_max = settings.channel_max;
-    let url = match &settings.user {
-        Some(user) => url.replace("guest:guest", &format!("{user}:{user}")),
-        None => url.to_owned(),
-    };
+    let mut broker = addresses.table(&format!("heartbeat={heartbeat}&channel_max={channel_max}"));
+    if let Some(user) = &settings.user {
+        broker = broker.replace("guest:guest", &format!("{user}:{user}"));
+    }
     let (coalesce_ms, coalesce_bytes) = if *frame_each { (0, 1) } else { (20, 4096) };
     let shown = dir.display();
     let config = format!(
         "[worker]\nmodel = \"{model}\"\nname = \"{name}\"\ngrace_s = {grace_s}\n\
-         [broker]\nurl = \"{url}?heartbeat={heartbeat}&channel_max={channel_max}\"\n\
-         [keys]\nkeyring = \"{KEYRING}\"\n\
+         {broker}[keys]\nkeyring = \"{KEYRING}\"\n\
          [reply]\ncoalesce_ms = {coalesce_ms}\ncoalesce_bytes = {coalesce_bytes}\n\
          [handler]\ndir = \"{shown}\"\nworker = \"{name}\"\nslots = {slots}\n{more}"
     );
