@@ -1,5 +1,6 @@
 //! Mutants: deliberate faults in the code, and the check that must detect each.
 
+mod cluster;
 mod gateways;
 mod gpu;
 mod publishing;
@@ -34,6 +35,7 @@ pub(super) enum Judge {
 /// Returns all mutants. Each one breaks one promise.
 pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
     let others = [
+        cluster::MUTANTS,
         gateways::MUTANTS,
         gpu::MUTANTS,
         publishing::MUTANTS,

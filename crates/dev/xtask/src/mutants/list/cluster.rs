@@ -1,0 +1,33 @@
+//! Mutants of workers and clients on a cluster.
+
+use super::{Judge, Mutant};
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    // A process that cannot reach its first node tries no other.
+    Mutant {
+        name: "other-nodes-are-not-tried",
+        file: "crates/queue/src/amqp.rs",
+        edits: &[("for place in (0..count).map(", "for place in (0..1).map(")],
+        judge: Judge::Scenario("tls-cut", 1),
+    },
+    // A client waits for the node that has its reply queue.
+    Mutant {
+        name: "a-reply-queue-stays-on-its-node",
+        file: "crates/client/src/router.rs",
+        edits: &[(
+            "*queue = name_reply_queue().map_err(|_| error)?;",
+            "let _ = name_reply_queue().map_err(|_| error)?;",
+        )],
+        judge: Judge::Scenario("node-killed", 1),
+    },
+    // A client does not know that the replies in a queue that it has given up are lost.
+    Mutant {
+        name: "replies-on-a-lost-node-are-waited-for",
+        file: "crates/client/src/router.rs",
+        edits: &[(
+            "                *lost = true;\n                *queue",
+            "                *lost = *lost;\n                *queue",
+        )],
+        judge: Judge::Scenario("node-killed", 1),
+    },
+];
