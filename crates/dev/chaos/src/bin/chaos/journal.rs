@@ -75,6 +75,10 @@ pub(crate) enum What {
     Taking {
         pid: u32,
     },
+    /// Loss of the connection of that subscription.
+    NotTaking {
+        pid: u32,
+    },
     /// Request that waits in this worker until it can run alone.
     Alone {
         pid: u32,

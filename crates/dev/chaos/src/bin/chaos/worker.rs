@@ -28,6 +28,9 @@ use nsbridge_chaos::process::leave_with_the_starter;
 /// Log message of a worker that has subscribed to its queue.
 const TAKING: &str = "taking requests";
 
+/// Log message of a worker that has lost the connection of its subscription.
+const NOT_TAKING: &str = "the consuming connection is gone";
+
 /// Log message of a worker about a request that waits to run alone.
 const ALONE: &str = "to run alone";
 
@@ -85,6 +88,7 @@ impl<S: Subscriber> Layer<S> for Watch {
         let (pid, Said { message, request }) = (std::process::id(), said);
         let what = match &*message {
             TAKING => What::Taking { pid },
+            NOT_TAKING => What::NotTaking { pid },
             ALONE => What::Alone { pid, request },
             _ => return,
         };

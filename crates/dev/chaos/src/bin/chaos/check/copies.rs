@@ -72,8 +72,10 @@ impl Copies {
         self.salts.values().filter(|salts| salts.len() > 1).count()
     }
 
-    /// Returns the job key of a run that began at `start`. An unknown run counts as one of the
-    /// first copy: this may report a false double run, but never hides one.
+    /// Returns the job key of a run that began at `start`. The wire tap does not know a reply queue that
+    /// the client takes in place of a lost one; a run without an opening frame is of the copy of its
+    /// epoch. A run of no known copy counts as one of the first: this may report a false double run,
+    /// but never hides one.
     pub(super) fn key(&self, run: &Run, start: u64) -> String {
         let Run { worker, request, attempt, .. } = run;
         let salts = self.salts.get(request).map_or(&[][..], Vec::as_slice);
@@ -82,7 +84,8 @@ impl Copies {
             let heard = |stream: &&(u64, String)| stream.0 <= start + LATE;
             Some(&streams.iter().rev().find(heard)?.1)
         });
-        let salt = if salts.len() > 1 { before.or(salts.first()) } else { salts.first() };
+        let of_its_epoch = || salts.get((attempt >> 16) as usize).or(salts.first());
+        let salt = before.or_else(of_its_epoch).filter(|_| salts.len() > 1).or(salts.first());
         format!("{request} {}", salt.map_or("", String::as_str))
     }
 }
@@ -129,13 +132,15 @@ mod tests {
         let lines: Vec<Line> = whats.map(|(i, what)| Line { at: i as u64, what }).collect();
         let copies = Copies::of(&keys, &lines).await.unwrap();
         assert_eq!(copies.asked_again(), 1);
-        let key_of = |worker: &str| {
+        let key_of = |worker: &str, attempt: u32| {
             let worker = worker.to_owned();
-            let run = Run { pid: 1, call: 0, worker, request: request.clone(), attempt: 1 };
+            let run = Run { pid: 1, call: 0, worker, request: request.clone(), attempt };
             copies.key(&run, 10)
         };
         let salt = |i: usize| to_hex(&sealed[i].job_key.salt.0);
-        assert_eq!(key_of("w"), format!("{request} {}", salt(1)));
-        assert_eq!(key_of("unheard of"), format!("{request} {}", salt(0)));
+        assert_eq!(key_of("w", 1), format!("{request} {}", salt(1)));
+        for (attempt, copy) in [(1, 0), (1 << 16 | 1, 1), (2 << 16 | 1, 0)] {
+            assert_eq!(key_of("unheard of", attempt), format!("{request} {}", salt(copy)));
+        }
     }
 }

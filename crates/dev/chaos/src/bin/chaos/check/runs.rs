@@ -33,6 +33,8 @@ pub(super) struct Runs {
     pub(super) all: Vec<Interval>,
     /// Times at which each process subscribed.
     taking: HashMap<u32, Vec<u64>>,
+    /// Times at which each process lost a subscription.
+    not_taking: HashMap<u32, Vec<u64>>,
     /// Times at which a client subscribed to its reply queue (true) or lost the subscription
     /// (false).
     hearing: Vec<(u64, bool)>,
@@ -69,6 +71,7 @@ impl Runs {
         for Line { at, what } in lines {
             match what {
                 What::Taking { pid } => runs.taking.entry(*pid).or_default().push(*at),
+                What::NotTaking { pid } => runs.not_taking.entry(*pid).or_default().push(*at),
                 What::Listening { hears, .. } => runs.hearing.push((*at, *hears)),
                 What::Start { run, n, resumed } => {
                     let (key, run) = (copies.key(run, *at), run.clone());
@@ -168,15 +171,18 @@ impl Runs {
     /// Returns the time until which the older run may continue although another worker has its job.
     ///
     /// Its worker lost its connection before the newer run began, and subscribed again after the
-    /// older run had begun. If the worker loses that connection too, the adoption window starts
-    /// again.
+    /// older run had begun. If the worker loses that connection too before the adoption window is over,
+    /// the window starts again with the next subscription.
     fn allowed_until(&self, older: &Interval, newer: &Interval) -> u64 {
-        let again = self.taking.get(&older.run.pid).map_or(&[][..], Vec::as_slice);
+        let times = |all: &HashMap<u32, Vec<u64>>| all.get(&older.run.pid).cloned();
+        let again = times(&self.taking).unwrap_or_default();
+        let lost = times(&self.not_taking).unwrap_or_default();
         let mut again = again.iter().filter(|at| **at > older.start);
         let Some(first) = again.next() else { return newer.start + ORPHAN };
         let mut allowed = first + ADOPT_WINDOW;
         for at in again {
-            if *at <= allowed {
+            let lost = lost.iter().rev().find(|lost| *lost < at).unwrap_or(at);
+            if *lost <= allowed {
                 allowed = at + ADOPT_WINDOW;
             }
         }

@@ -79,6 +79,10 @@ impl Round {
         self.at(second, What::Taking { pid })
     }
 
+    fn not_taking(self, second: f64, pid: u32) -> Self {
+        self.at(second, What::NotTaking { pid })
+    }
+
     fn frame(self, seq: u64, hash: u64) -> Self {
         let stream = "s".to_owned();
         self.at(5.0, What::Frame { request: r(), stream, seq, hash, open: None })
@@ -244,6 +248,19 @@ fn a_worker_that_is_cut_again_has_its_window_again() {
     overlap(7.0, 13.9).check([0; 4]);
     overlap(7.0, 14.1).check([0, 0, 1, 0]);
     overlap(9.0, 10.1).check([0, 0, 1, 0]);
+}
+
+#[test]
+fn a_worker_that_loses_its_connection_within_its_window_has_it_again_when_it_is_back() {
+    let overlap = |lost: f64, end: f64| {
+        let round = Round::new().start(2.0, 1, 1).taking(3.0, 1).not_taking(lost, 1);
+        let round = round.taking(10.0, 1).end(end, 1, 1).start(2.5, 2, 2).end(30.0, 2, 2);
+        let whole = lone_run(SEED, PIECES).into_iter();
+        whole.fold(round, |round, piece| round.piece(2.0, piece)).done(31.0)
+    };
+    overlap(7.9, 16.9).check([0; 4]);
+    overlap(7.9, 17.1).check([0, 0, 1, 0]);
+    overlap(8.1, 10.1).check([0, 0, 1, 0]);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Faults of a cluster of three nodes over TLS. All addresses are known to workers and clients, and the
 //! queues of the model have a member on each node.
 
+use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::plan::Ask;
 use crate::servers::NODES;
@@ -11,6 +12,9 @@ use crate::stage::Stage;
 
 /// Time limit of a request, in milliseconds. A node takes tens of seconds to start on a busy machine.
 const LIMIT_MS: u64 = 240_000;
+
+/// Time after which the confirms that were sent before a kill have arrived.
+const CONFIRMS_UNDERWAY: Duration = Duration::from_secs(1);
 
 /// Workers of a round: more than nodes have to share, since each begins with a node by chance.
 const WORKERS: usize = 3;
@@ -63,14 +67,17 @@ pub(super) fn leader_killed(stage: &mut Stage) -> Result<()> {
     stage.kill_nodes(&[leader])
 }
 
-/// Kills two nodes. Requests that come meanwhile are taken when one of them is back.
+/// Kills two nodes. Requests that come meanwhile, one every 2 s, are taken when one of them is back.
 pub(super) fn minority(stage: &mut Stage) -> Result<()> {
     let (streams, _) = begin(stage, &Ask::new(500, 20).within(LIMIT_MS))?;
     let survivor = stage.any_node();
     until_in_the_middle(stage, &streams)?;
     let killed = [(survivor + 1) % NODES, (survivor + 2) % NODES];
     stage.kill_nodes(&killed)?;
-    stage.pause(3000, 9000);
+    sleep(CONFIRMS_UNDERWAY);
+    let confirmed = stage.confirmed()?;
+    stage.pause(4000, 8000);
+    ensure!(stage.confirmed()? == confirmed, "one node of three has confirmed a request");
     stage.launch_nodes(&killed)?;
     stage.until_whole().map(drop)
 }

@@ -15,6 +15,7 @@ use nsbridge_testkit::Proxy;
 use nsbridge_testkit::rabbit::Cluster;
 
 use super::Stage;
+use crate::journal::{Line, What};
 use crate::servers::NODES;
 
 /// Time within which the members of a quorum queue run again after their node has started.
@@ -68,6 +69,13 @@ impl Stage {
             ensure!(began.elapsed() < WHOLE_WITHIN, "a member of {queue} does not run: {state:?}");
             sleep(LOOK_EVERY);
         }
+    }
+
+    /// Returns the number of requests that the broker has confirmed to the client.
+    pub(crate) fn confirmed(&mut self) -> Result<usize> {
+        self.follow.read()?;
+        let is_confirmed = |line: &&Line| matches!(line.what, What::Asked { .. });
+        Ok(self.follow.lines.iter().filter(is_confirmed).count())
     }
 
     /// Returns the number of connections to each node.
