@@ -61,14 +61,14 @@ pub(super) fn incoming(body: Vec<u8>, properties: &BasicProperties) -> Message {
 
 /// Returns the number of earlier deliveries from the headers; rule A1 of `docs/protocol.md`.
 ///
-/// `x-acquired-count` exists from RabbitMQ 4.3 on. An older broker passes a publisher's own header
-/// through, so it is ignored there.
+/// `x-acquired-count` exists from RabbitMQ 4.3 on, and counts every delivery. An older broker passes a
+/// publisher's own header through, so it is ignored there. From 4.3 on, `x-delivery-count` may be a
+/// publisher's on a message that was nacked.
 pub(super) fn deliveries(properties: &BasicProperties, knows_acquired_count: bool) -> u64 {
     let Some(headers) = properties.headers() else { return 0 };
     let count = |name| headers.inner().get(name).and_then(whole).unwrap_or(0);
-    let delivered = count(header::DELIVERY_COUNT);
-    let acquired = if knows_acquired_count { count(header::ACQUIRED_COUNT) } else { 0 };
-    u64::try_from(delivered.max(acquired)).unwrap_or(0)
+    let name = if knows_acquired_count { header::ACQUIRED_COUNT } else { header::DELIVERY_COUNT };
+    u64::try_from(count(name)).unwrap_or(0)
 }
 
 /// Returns the reason for which the broker moved a message to this queue, if it did.

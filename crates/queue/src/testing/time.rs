@@ -62,19 +62,21 @@ pub async fn a_message_that_comes_back_after_its_time_is_a_dead_letter(bench: &B
 ///
 /// The limit must be small: `deliveries` of 2.
 pub async fn a_message_that_comes_back_too_often_is_a_dead_letter(bench: &Bench) {
-    let connection = bench.connect().await;
+    let mut connection = bench.connect().await;
     let (model, queue) = model(&connection).await;
     put(&connection, &queue, &["a"]).await;
-    let mut worker = consumer(&connection, &queue, 1).await;
     for count in 0..=2 {
+        let mut worker = consumer(&connection, &queue, 1).await;
         let delivery = take(&mut worker, "a").await;
         assert_eq!(delivery.earlier_deliveries, count);
-        requeue(delivery).await;
+        // From RabbitMQ 4.3 on, a nack does not count towards the limit.
+        connection = bench.cut(&connection).await;
     }
+    let mut worker = consumer(&connection, &queue, 1).await;
     let mut dead = consumer(&connection, &topology::dead_queue(&model), 1).await;
     let letter = take(&mut dead, "a").await;
+    // From RabbitMQ 4.3 on, it keeps the count of its deliveries from the other queue.
     assert_eq!(letter.death.as_deref(), Some("delivery_limit"));
-    assert_eq!((letter.earlier_deliveries, letter.redelivered), (0, false));
     silence(&mut worker).await;
 }
 
