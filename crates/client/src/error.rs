@@ -50,7 +50,10 @@ pub enum Error {
         model: ModelName,
     },
     /// The model's queue is full.
-    #[error("the queue of the model {model} is full: try again later")]
+    #[error(
+        "the broker refused a request for the model {model}: try again later; the queue is full, or most \
+         nodes of the broker are down"
+    )]
     QueueFull {
         /// Name of the model.
         model: ModelName,

@@ -156,7 +156,10 @@ class Router:
                 f"there is no queue for the model {model}: start a worker for it, or check the name"
             )
         if answer is Answer.REFUSED:
-            raise QueueFull(f"the queue of the model {model} is full: try again later")
+            raise QueueFull(
+                f"the broker refused a request for the model {model}: try again later; the queue is "
+                "full, or most nodes of the broker are down"
+            )
 
     async def _enqueue(self, pending: Pending, copy: Copy) -> None:
         """Publishes a new copy until the broker takes it. A full queue ends no request."""

@@ -22,6 +22,7 @@ REQUEST = b"NSBQ"
 NOBODYS_QUEUE = f"nsbridge.reply.{0:032x}"
 FORGED_COUNT = 40  # above every limit of a worker
 LOOK_EVERY_S = 0.02
+REFUSED_PAUSE_S = 1
 FORGED_HEADERS = {"x-delivery-count": FORGED_COUNT, "x-acquired-count": FORGED_COUNT}
 
 
@@ -140,7 +141,13 @@ class Caller:
         await asyncio.sleep(began + ask["after_ms"] / 1000 - time.monotonic())
         reply = self._client.submit(model, ask["order"], **options(ask))
         try:
-            request = (await reply).id
+            try:
+                request = (await reply).id
+            except errors.QueueFull:
+                if not ask["insists"]:
+                    raise
+                await asyncio.sleep(REFUSED_PAUSE_S)
+                return await self.ask(model, began)
             self._record.note("asked", request)
             await self._read(reply, request, ask["reading"])
         except errors.Error as error:

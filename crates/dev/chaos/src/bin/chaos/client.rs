@@ -22,6 +22,9 @@ use crate::timing;
 use crate::watched::{Trick, Watched};
 use nsbridge_chaos::process::leave_with_the_starter;
 
+/// Pause of a caller that insists, after a refusal.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
 /// Configuration file of a client process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Config {
@@ -95,15 +98,20 @@ struct Caller {
 impl Caller {
     async fn ask(self, model: ModelName, ask: Ask, began: Instant) -> Result<()> {
         sleep_until(began + Duration::from_millis(ask.after_ms)).await;
-        let tenant = "chaos".parse()?;
-        let request = Request::new(model, tenant)
-            .input(ask.order)
-            .seed(ask.seed)
-            .priority(ask.priority)
-            .timeout(Duration::from_millis(ask.timeout_ms));
-        match self.client.submit::<TextPiece>(request).await {
-            Ok(reply) => self.read(reply, ask.reading).await,
-            Err(error) => self.failed(String::new(), &error),
+        loop {
+            let request = Request::new(model.clone(), "chaos".parse()?)
+                .input(&ask.order)
+                .seed(ask.seed)
+                .priority(ask.priority)
+                .timeout(Duration::from_millis(ask.timeout_ms));
+            return match self.client.submit::<TextPiece>(request).await {
+                Ok(reply) => self.read(reply, ask.reading).await,
+                Err(Error::QueueFull { .. }) if ask.insists => {
+                    sleep(REFUSED_PAUSE).await;
+                    continue;
+                }
+                Err(error) => self.failed(String::new(), &error),
+            };
         }
     }
 

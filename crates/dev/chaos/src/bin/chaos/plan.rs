@@ -30,6 +30,9 @@ pub(crate) struct Ask {
     #[serde(default)]
     pub(crate) priority: Priority,
     pub(crate) reading: Reading,
+    /// True if the caller submits the request again each second while the broker refuses it.
+    #[serde(default)]
+    pub(crate) insists: bool,
     /// Maximum number of runs; `None` is no limit.
     pub(crate) most_runs: Option<usize>,
     pub(crate) expect: Expect,
@@ -128,6 +131,7 @@ impl Ask {
             timeout_ms: 60_000,
             priority: Priority::Interactive,
             reading: Reading::Eagerly,
+            insists: false,
             most_runs: None,
             expect: Expect::Text,
         }
@@ -163,6 +167,11 @@ impl Ask {
 
     pub(crate) fn at_most(mut self, runs: usize) -> Self {
         self.most_runs = Some(runs);
+        self
+    }
+
+    pub(crate) fn insists(mut self) -> Self {
+        self.insists = true;
         self
     }
 

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use lapin::{Connection, ConnectionProperties};
 use nsbridge_testkit::Rabbit;
 use nsbridge_testkit::rabbit::{Authority, Cluster};
 
@@ -120,6 +121,19 @@ impl Addresses {
         let ca_file = self.ca_file.iter().map(|file| format!("ca_file = \"{}\"\n", file.display()));
         format!("[broker]\nurls = [{}]\n{}", urls.join(", "), ca_file.collect::<String>())
     }
+}
+
+/// Connects to the first of these URLs, separated by commas, that can be reached.
+pub(crate) async fn connect(urls: &str, name: &str) -> Result<Connection> {
+    let mut failed = None;
+    for url in urls.split(',') {
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        match Connection::connect(url, properties).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.context("the broker has no node")?.into())
 }
 
 fn lock<T>(server: &Mutex<T>) -> MutexGuard<'_, T> {

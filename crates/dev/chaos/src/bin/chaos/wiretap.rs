@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
-use lapin::{Connection, ConnectionProperties, Consumer};
+use lapin::{Connection, Consumer};
 use nsbridge_crypto::{ReplyHead, ReplyKind};
 use nsbridge_protocol::topology::REPLY_EXCHANGE;
 use tokio::runtime::Handle;
@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::{Journal, What, to_hex};
+use crate::servers::connect;
 
 /// Delay between two attempts to reach the broker.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -98,21 +99,8 @@ impl Listener {
         }
     }
 
-    /// Connects to the first node that can be reached.
-    async fn connect(&self, properties: ConnectionProperties) -> Result<Connection> {
-        let mut failed = None;
-        for url in self.url.split(',') {
-            match Connection::connect(url, properties.clone()).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => failed = Some(error),
-            }
-        }
-        Err(failed.context("there is no node")?.into())
-    }
-
     async fn subscribe(&self) -> Result<(Connection, Consumer)> {
-        let properties = ConnectionProperties::default().with_connection_name("wire tap".into());
-        let connection = self.connect(properties).await?;
+        let connection = connect(&self.url, "wire tap").await?;
         let channel = connection.create_channel().await?;
         let (options, none) = (QueueDeclareOptions::exclusive(), FieldTable::default());
         let queue = channel.queue_declare("".into(), options, none.clone()).await?.name().clone();

@@ -28,7 +28,8 @@ const REPLIES_LOST_LIMIT_MS: u64 = 95_000;
 fn begin(stage: &mut Stage, stream: &Ask) -> Result<(Vec<usize>, usize)> {
     let streams = stage.ask_for(4, stream);
     for i in 0..8 {
-        stage.ask(Ask::new(20, 20).after(1000 + i * 2000).within(stream.timeout_ms));
+        let short = Ask::new(20, 20).after(1000 + i * 2000).within(stream.timeout_ms);
+        stage.ask(short.insists());
     }
     stage.step_timeout = Duration::from_millis(LIMIT_MS);
     stage.start_workers(WORKERS)?;
@@ -67,7 +68,8 @@ pub(super) fn leader_killed(stage: &mut Stage) -> Result<()> {
     stage.kill_nodes(&[leader])
 }
 
-/// Kills two nodes. Requests that come meanwhile, one every 2 s, are taken when one of them is back.
+/// Kills two nodes. Requests that come meanwhile, one every 2 s, are refused or wait until one of them is
+/// back.
 pub(super) fn minority(stage: &mut Stage) -> Result<()> {
     let (streams, _) = begin(stage, &Ask::new(500, 20).within(LIMIT_MS))?;
     let survivor = stage.any_node();

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lapin::options::QueueDeleteOptions;
-use lapin::{Connection, ConnectionProperties};
 use nsbridge_protocol::Priority;
 use nsbridge_protocol::topology::{
     RETRY_TIERS, dead_queue, model_queue, request_queue, retry_queue,
@@ -16,7 +15,7 @@ use nsbridge_testkit::rabbit::Cluster;
 
 use super::Stage;
 use crate::journal::{Line, What};
-use crate::servers::NODES;
+use crate::servers::{NODES, connect};
 
 /// Time within which the members of a quorum queue run again after their node has started.
 const WHOLE_WITHIN: Duration = Duration::from_secs(90);
@@ -107,15 +106,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Deletes the queues of the model. A node that starts with those of all rounds would take long.
+    /// Deletes the queues of the model, which takes two nodes. A node that starts with those of all rounds would take long.
     pub(super) async fn delete_queues(&self) -> Result<()> {
         let mut queues = vec![dead_queue(&self.model)];
         for priority in Priority::ALL {
             queues.push(request_queue(&self.model, priority));
             queues.extend(RETRY_TIERS.map(|tier| retry_queue(&self.model, priority, tier)));
         }
-        let url = self.url.split(',').next().unwrap_or_default();
-        let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+        let connection = connect(&self.url, "chaos").await?;
         let channel = connection.create_channel().await?;
         for queue in queues {
             channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
