@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nsbridge_base::random::bytes;
 use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
-use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header};
-use nsbridge_protocol::{ReplayKey, RequestId, TraceParent, Uuid};
+use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, request_queue};
+use nsbridge_protocol::{ModelName, Priority, ReplayKey, RequestId, TraceParent, Uuid};
 use nsbridge_queue::{Broker, Confirmation, Header, Message, ReconnectingConnection};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -203,6 +203,30 @@ impl Client {
         let late = |_| Error::Deadline { pieces: 0, hint: None };
         let published = self.0.router.enqueue(envelope, message, decide);
         timeout_at(deadline, published).await.map_err(late)?.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Asks the broker for the number of workers that take requests of a model: the consumers of its
+    /// request queue. It is 0 while the first worker starts.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::NoSuchModel`] if the model has no queue, and [`Error::Queue`] if the broker
+    /// does not answer. A broker that cannot be reached is waited for.
+    pub async fn workers(&self, model: &ModelName) -> Result<u32> {
+        let connection = self.0.router.connection().await;
+        match connection.depth(&request_queue(model, Priority::Interactive)).await {
+            Ok(depth) => Ok(depth.consumers),
+            Err(nsbridge_queue::Error::NoQueue { .. }) => {
+                Err(Error::NoSuchModel { model: model.clone() })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns true if a worker has opened the request of this id and has not handed it back. False
+    /// for a request that waits in its queue, and for one that this client does not know.
+    pub fn is_held(&self, id: RequestId) -> bool {
+        self.0.router.is_held(id)
     }
 
     /// Returns the current name of the reply queue. It changes when the queue's node of a cluster goes

@@ -142,6 +142,11 @@ impl PendingRequest {
         self.over
     }
 
+    /// Returns true if a worker has opened the request and has not handed it back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.merge.is_held()
+    }
+
     /// Returns the next event for the caller; `None` if none will come, because the request was
     /// canceled. The end comes after the last piece.
     pub(crate) fn poll_event(&mut self, context: &Context<'_>) -> Poll<Option<ReplyEvent>> {

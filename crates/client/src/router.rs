@@ -8,8 +8,8 @@ use nsbridge_crypto::{ErrorHint, ReplyHead};
 use nsbridge_protocol::RequestId;
 use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, header};
 use nsbridge_queue::{
-    Confirmation, Consumer, Delivery, Error, Header, Message, Publisher, ReconnectingConnection,
-    Result,
+    Confirmation, Connection, Consumer, Delivery, Error, Header, Message, Publisher,
+    ReconnectingConnection, Result,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -133,6 +133,17 @@ impl Router {
 
     pub(crate) fn timing(&self) -> &Timing {
         &self.timing
+    }
+
+    /// Returns the connection that requests are published on.
+    pub(crate) async fn connection(&self) -> Arc<dyn Connection> {
+        self.publish.link.connection().await
+    }
+
+    /// Returns true if a worker has opened the request and has not handed it back.
+    pub(crate) fn is_held(&self, id: RequestId) -> bool {
+        let entry = self.pending.lock().get(&id).cloned();
+        entry.is_some_and(|entry| entry.lock().is_held())
     }
 
     /// Ends a request that its caller no longer needs, and cancels its workers. Has no effect if it
