@@ -13,7 +13,10 @@ use serde::{Deserialize, Serialize};
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// Longest pause that the official clients accept in `Retry-After`.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
+pub(crate) const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
+
+/// Shortest pause in `Retry-After`.
+const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum size of a request that a worker opens, in bytes.
 const MAX_REQUEST_BYTES: usize = 8 << 20;
@@ -184,6 +187,16 @@ impl Failure {
         Self::timeout("no worker began the reply before its deadline").passing()
     }
 
+    /// Failure of a request whose model has no worker yet. One is expected after this time.
+    pub(crate) fn starting(model: &str, after: Duration) -> Self {
+        let after = after.clamp(MIN_RETRY_AFTER, MAX_RETRY_AFTER);
+        let seconds = after.as_secs();
+        let message = format!(
+            "the model `{model}` is starting: no worker of it runs yet, try again in {seconds} s"
+        );
+        Self::unavailable(message, after).coded("model_starting")
+    }
+
     /// Sets the code.
     #[must_use]
     pub fn coded(self, code: &str) -> Self {
@@ -209,7 +222,7 @@ impl Failure {
     }
 
     fn again(self, after: Duration) -> Self {
-        let after = after.clamp(Duration::from_secs(1), MAX_RETRY_AFTER);
+        let after = after.clamp(MIN_RETRY_AFTER, MAX_RETRY_AFTER);
         Self { retry: Retry::After(after), passes: true, ..self }
     }
 

@@ -12,6 +12,7 @@
 //! | a reply by its id | [`Replies::find`], [`Replies::read`] |
 //! | its pieces as they come | [`Reader::next`] |
 //! | the replies of the last process | [`Replies::recover`] |
+//! | to know that a model has no worker | [`Workers`] |
 //! | figures of replies | an [`Observer`] |
 
 mod bucket;
@@ -24,6 +25,7 @@ mod replies;
 mod reply_end;
 mod reply_log;
 mod store;
+mod workers;
 
 pub use self::bucket::{BucketStore, SharedError};
 pub use self::cost::prompt_tokens;
@@ -35,3 +37,4 @@ pub use self::replies::{Ask, Entry, Line, Replies, RequestContext, Stores};
 pub use self::reply_end::ReplyEnd;
 pub use self::reply_log::{Part, RawPiece, Reader, ReplyLog};
 pub use self::store::{Times, Unstored};
+pub use self::workers::{CountedModel, Workers};

@@ -30,6 +30,7 @@ use crate::record::{READ_BY_ID, Record};
 use crate::reply_end::ReplyEnd;
 use crate::reply_log::{Reader, ReplyLog};
 use crate::store::{ReplyStore, Times};
+use crate::workers::Workers;
 
 /// Time limit for the publishing of a request whose client waits. The broker is then taken for
 /// unreachable.
@@ -53,6 +54,8 @@ pub struct Ask {
     pub background: bool,
     /// Class of the request in its queue.
     pub class: Priority,
+    /// Time after which the reply fails while its model has no worker; without a limit if `None`.
+    pub patience: Option<Duration>,
 }
 
 impl fmt::Debug for Ask {
@@ -75,6 +78,9 @@ pub struct RequestContext {
     pub line: Option<Line>,
     /// Memory of the request; none for a line.
     pub memory: Option<Arc<Held>>,
+    /// Time for which a client that sees no byte waits for a model without a worker; without a limit
+    /// if `None`.
+    pub patience: Option<Duration>,
 }
 
 impl RequestContext {
@@ -115,6 +121,7 @@ pub struct Stores {
 /// Replies in progress, and those that ended recently.
 pub struct Replies {
     client: nsbridge_client::Client,
+    workers: Arc<Workers>,
     stores: Stores,
     times: Times,
     /// Tasks that read replies.
@@ -136,13 +143,14 @@ impl Replies {
     /// recognized; replicas have the same.
     pub fn new(
         client: nsbridge_client::Client,
+        workers: Arc<Workers>,
         stores: Stores,
         times: Times,
         hash_key: [u8; 32],
         observer: Arc<dyn Observer>,
     ) -> Self {
         let (driving, table) = (TaskTracker::new(), Mutex::default());
-        Self { client, stores, times, driving, hash_key, observer, table }
+        Self { client, workers, stores, times, driving, hash_key, observer, table }
     }
 
     /// Returns the stores, in the order in which a reply is looked up.
@@ -172,7 +180,7 @@ impl Replies {
         let named = context.idempotency_key.is_some();
         // A client tells that it tries again, and not which of its equal requests was refused.
         let repeats = named || context.retries && !self.table.lock().was_refused(&retry_hash);
-        let tokens = ask.tokens;
+        let (tokens, patience) = (ask.tokens, ask.patience);
         let begun = async {
             let repeated = if repeats { self.repeated(&retry_hash).await? } else { None };
             if let Some(entry) = repeated {
@@ -193,7 +201,10 @@ impl Replies {
         };
         let begun = begun.await;
         match &begun {
-            Ok(_) => context.submitted(),
+            Ok((log, _)) => {
+                context.submitted();
+                log.limit_wait(patience);
+            }
             Err(_) if !named => self.table.lock().refuse(retry_hash),
             Err(_) => {}
         }

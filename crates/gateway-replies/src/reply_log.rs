@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use nsbridge_client::{Event, ReplayKey, Reply, Summary, TextPiece};
 use nsbridge_gateway_access::Priority;
@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Result};
@@ -85,6 +86,10 @@ pub struct ReplyLog {
     cancel: CancellationToken,
     /// True if the gateway ends before the reply.
     released: AtomicBool,
+    /// Canceled when the model of the request is found without a worker.
+    starting: CancellationToken,
+    /// Time from which the reply fails while its model has no worker.
+    waits_until: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -138,6 +143,8 @@ impl ReplyLog {
             background: record.background,
             cancel: CancellationToken::new(),
             released: AtomicBool::new(false),
+            starting: CancellationToken::new(),
+            waits_until: Mutex::default(),
         }
     }
 
@@ -249,6 +256,24 @@ impl ReplyLog {
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
+    }
+
+    /// Limits the time that the reply waits for the first worker of its model. The earliest limit holds.
+    pub(crate) fn limit_wait(&self, patience: Option<Duration>) {
+        let Some(patience) = patience else { return };
+        let until = Instant::now() + patience;
+        let mut known = self.waits_until.lock();
+        *known = Some(known.map_or(until, |known| known.min(until)));
+    }
+
+    /// Returns the time from which the reply fails while its model has no worker.
+    pub(crate) fn waits_until(&self) -> Option<Instant> {
+        *self.waits_until.lock()
+    }
+
+    /// Tells the readers that the reply waits for the first worker of its model.
+    pub(crate) fn tell_starting(&self) {
+        self.starting.cancel();
     }
 
     /// Returns the end; `None` in progress.
@@ -376,6 +401,11 @@ impl Reader {
         let foreign = state.foreign;
         let part = Part { pieces, restarted, foreign, end };
         (part.restarted || !part.pieces.is_empty() || part.end.is_some()).then_some(part)
+    }
+
+    /// Waits until the reply is found to wait for a model that has no worker.
+    pub fn starting(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.log.starting.clone().cancelled_owned()
     }
 
     /// Waits for the end, and returns all pieces.

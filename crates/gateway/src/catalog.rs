@@ -1,10 +1,12 @@
 //! Models that the gateway serves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nsbridge_client::{ChatMessage, ModelName, TextInput};
 use nsbridge_gateway_access::Caller;
+use nsbridge_gateway_replies::CountedModel;
 use nsbridge_reply_text::{ReasoningTags, ToolFormat};
 use serde::Deserialize;
 use serde_json::Value;
@@ -42,6 +44,9 @@ pub struct Model {
     pub context: Option<u32>,
     /// JSON schema of the inputs of `/v1/models/{name}/run`, which clients are told.
     pub input_schema: Option<InputSchema>,
+    /// Time that the first worker of a model without workers takes to start, in seconds;
+    /// [`Model::START_S`] if absent.
+    pub start_s: Option<u64>,
 }
 
 /// JSON schema of the inputs of a model's own kind. `nsbridge handler schema` prints that of a model in
@@ -121,6 +126,13 @@ impl Task {
 impl Model {
     /// Score from which a category is flagged that has no threshold of its own.
     pub const THRESHOLD: f64 = 0.5;
+
+    /// Time that a first worker takes to start if the model has no `start_s`, in seconds.
+    pub const START_S: u64 = 120;
+
+    fn start(&self) -> Duration {
+        Duration::from_secs(self.start_s.unwrap_or(Self::START_S))
+    }
 
     /// Returns the score from which a category is flagged.
     pub(crate) fn threshold(&self, category: &str) -> f64 {
@@ -331,6 +343,19 @@ impl Models {
                 Err(ApiError::field("model", message))
             }
         }
+    }
+
+    /// Returns the models whose workers are counted, by their queues. Two models of one queue count as
+    /// the first of them, with the longer of their times.
+    pub(crate) fn counted(&self) -> HashMap<ModelName, CountedModel> {
+        let mut counted: HashMap<_, CountedModel> = HashMap::new();
+        for (name, model) in &self.listed {
+            let (Some(queue), start) = (model.queue(name), model.start()) else { continue };
+            let of_queue = counted.entry(queue);
+            let known = of_queue.or_insert_with(|| CountedModel { name: name.clone(), start });
+            known.start = known.start.max(start);
+        }
+        counted
     }
 
     /// Returns name, queue and task of each model.

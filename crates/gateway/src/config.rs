@@ -84,6 +84,9 @@ pub struct Server {
     pub write_timeout_s: u64,
     /// Time limit of a reply, in seconds.
     pub timeout_s: u64,
+    /// Time that a request without a stream waits for the first worker of a model that has none, in
+    /// seconds. It is then refused with the time after which to try again.
+    pub start_wait_s: u64,
     /// Time for replies in progress after SIGTERM, in seconds.
     pub grace_s: u64,
 }
@@ -106,6 +109,7 @@ impl Default for Server {
             body_timeout_s: 30,
             write_timeout_s: 60,
             timeout_s: 600,
+            start_wait_s: 50,
             grace_s: 20,
         }
     }
@@ -243,6 +247,7 @@ pub(crate) struct Settings {
     /// Origins of web pages that may call the gateway.
     pub(crate) allow_origins: Vec<String>,
     pub(crate) timeout: Duration,
+    pub(crate) start_wait: Duration,
     pub(crate) max_body: usize,
     pub(crate) body_timeout: Duration,
 }
@@ -381,6 +386,7 @@ impl Config {
             page: self.server.page,
             allow_origins: self.server.allow_origins.clone(),
             timeout: Duration::from_secs(self.server.timeout_s),
+            start_wait: Duration::from_secs(self.server.start_wait_s),
             max_body: self.server.max_body,
             body_timeout: Duration::from_secs(self.server.body_timeout_s),
         }

@@ -17,7 +17,7 @@ use nsbridge_client::{AmqpBroker, Client, KeyProvider};
 use nsbridge_crypto::{Key, Keyring, Reread, WatchedKeyring};
 use nsbridge_gateway_access::{Access, AccessError, Memory};
 use nsbridge_gateway_replies::{
-    BucketStore, DiskStore, Replies, SharedError, StoreError, Stores, Times,
+    BucketStore, DiskStore, Replies, SharedError, StoreError, Stores, Times, Workers,
 };
 use nsbridge_queue::Broker;
 use nsbridge_telemetry::{Spans, host_name};
@@ -301,7 +301,9 @@ pub(crate) async fn assemble(
     let settings = config.settings();
     let times = Times { timeout: settings.timeout, keep };
     let exported = Metrics::new(&models, &refused);
-    let replies = Replies::new(client.clone(), stores, times, hash_key, Arc::new(exported.clone()));
+    let workers = Arc::new(Workers::new(client.clone(), models.counted()));
+    let observer = Arc::new(exported.clone());
+    let replies = Replies::new(client.clone(), workers.clone(), stores, times, hash_key, observer);
     let replies = Arc::new(replies);
     let started = SystemTime::now();
     let memory = Memory::default();
@@ -311,6 +313,7 @@ pub(crate) async fn assemble(
         client,
         access,
         models,
+        workers,
         replies,
         archive,
         sealed,

@@ -1,18 +1,22 @@
 //! State that all requests share.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use nsbridge_client::{ModelName, Reply, Summary};
 use nsbridge_gateway_access::{Access, Memory, Shares};
-use nsbridge_gateway_replies::Replies;
+use nsbridge_gateway_replies::{Replies, Workers};
 use nsbridge_queue::Broker;
 use nsbridge_telemetry::Spans;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Accounts;
 use crate::archive::Archive;
 use crate::catalog::Models;
 use crate::config::Settings;
+use crate::error::Result;
 use crate::metrics::{Metrics, RefusedFiles};
 
 /// State of the gateway.
@@ -21,6 +25,7 @@ pub(crate) struct App {
     pub(crate) client: nsbridge_client::Client,
     pub(crate) access: Access,
     pub(crate) models: Models,
+    pub(crate) workers: Arc<Workers>,
     pub(crate) replies: Arc<Replies>,
     /// Files and batches; `None` without a store.
     pub(crate) archive: Option<Arc<Archive>>,
@@ -62,6 +67,22 @@ impl App {
             return Some("draining");
         }
         self.replies.cannot_store().then_some("the store cannot be written")
+    }
+
+    /// Waits for a reply that its client receives as a whole. It fails when the model still has no worker
+    /// after `patience`.
+    pub(crate) async fn whole<O: DeserializeOwned>(
+        &self,
+        reply: Reply<O>,
+        model: &ModelName,
+        patience: Option<Duration>,
+    ) -> Result<(Vec<O>, Summary)> {
+        let Some(patience) = patience else { return Ok(reply.collect().await?) };
+        let (id, until) = (reply.id(), Instant::now() + patience);
+        tokio::select! {
+            replied = reply.collect() => Ok(replied?),
+            failure = self.workers.given_up(id, model, || Some(until), || ()) => Err(failure.into()),
+        }
     }
 
     /// Returns the signal to cut the streams that their clients can read on from another replica.

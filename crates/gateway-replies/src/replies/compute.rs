@@ -1,5 +1,6 @@
 //! Computation of a reply: its request is published, and its pieces are read and noted.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -36,12 +37,25 @@ impl Replies {
                 published = publishing => published,
                 () = entry.log.cancelled() => Err(Failure::cancelled()),
             };
+            let mut was_given_up = false;
             let tokens = match published {
                 Ok(mut reply) => {
                     // The caller may be gone.
                     let _ = told.send(Ok(()));
+                    let (id, model) = (entry.record.id, &entry.record.model);
+                    let (until, notice) =
+                        (|| entry.log.waits_until(), || entry.log.tell_starting());
+                    let given_up = replies.workers.given_up(id, model, until, notice);
+                    let mut given_up = pin!(given_up);
                     loop {
-                        let change = entry.log.receive(&mut reply).await;
+                        let change = tokio::select! {
+                            change = entry.log.receive(&mut reply) => change,
+                            failure = &mut given_up => {
+                                was_given_up = true;
+                                reply.cancel();
+                                entry.log.end_with(ReplyEnd::Failed(failure))
+                            }
+                        };
                         match &change {
                             Change::Piece { .. } => meter.piece(),
                             Change::Restarted { .. } => replies.observer.restarted(),
@@ -64,6 +78,11 @@ impl Replies {
             };
             meter.end(settle::outcome(&entry));
             settle::log_end(&entry, replies.observer.as_ref(), began.into_std(), tokens);
+            if was_given_up {
+                // A retry must be a new request. A continued one could not cancel the copy of this one,
+                // which waits in the queue: it does not know the reply root.
+                drop(replies.remove(&entry));
+            }
         });
         submitted.await.unwrap_or_else(|_| Err(Failure::internal("the reply was not begun")))
     }

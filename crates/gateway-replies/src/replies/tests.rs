@@ -1,5 +1,6 @@
 //! Replies that are removed while others read or continue them.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,6 +15,7 @@ use crate::record::Record;
 use crate::reply_log::{Change, ReplyLog};
 use crate::store::testing::{TIMES, record};
 use crate::store::{ReplyStore, StoredReply, Times, Unstored};
+use crate::workers::Workers;
 
 /// Observer and meter that record nothing.
 #[derive(Debug)]
@@ -75,7 +77,9 @@ async fn replies_with_one() -> (Arc<Replies>, Arc<Entry>) {
     let keys = Keyring::of_key("test".parse().unwrap(), Key::from_bytes([1; 32]));
     let client = Client::builder().broker(Arc::new(MemoryBroker::new())).keys(Arc::new(keys));
     let client = client.connect().await.unwrap();
-    let replies = Replies::new(client, Stores::default(), TIMES, [0; 32], Arc::new(Nobody));
+    let workers = Arc::new(Workers::new(client.clone(), HashMap::new()));
+    let replies =
+        Replies::new(client, workers, Stores::default(), TIMES, [0; 32], Arc::new(Nobody));
     let id = record(1, SystemTime::now()).id;
     let entry = replies.load_from(&Meanwhile(|| {}), id).await.unwrap().unwrap();
     (Arc::new(replies), entry)

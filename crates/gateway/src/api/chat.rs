@@ -35,6 +35,7 @@ pub(crate) async fn create(
         input: std::mem::take(&mut request.input),
         background: false,
         class: request.tier.class(&caller),
+        patience: context.patience.filter(|_| !request.stream),
     };
     let (log, reader) = app.replies.start("chat", ask, &caller, &context, &body).await?;
     drop(body);

@@ -135,7 +135,7 @@ impl CompletionRequest {
         }
     }
 
-    fn ask(&self, input: &TextInput, caller: &Caller) -> Ask {
+    fn ask(&self, input: &TextInput, caller: &Caller, context: &RequestContext) -> Ask {
         Ask {
             model: self.model.clone(),
             input: input.clone(),
@@ -143,6 +143,7 @@ impl CompletionRequest {
             tokens: tokens(input, &self.settings),
             background: false,
             class: self.tier.class(caller),
+            patience: context.patience.filter(|_| !self.stream),
         }
     }
 }
@@ -193,7 +194,7 @@ pub(crate) async fn create(
     let mut request = CompletionRequest::parse(&body, &app.models, &caller)?;
     context.take(request.copied)?;
     if let ([input], true) = (request.inputs.as_slice(), request.stream) {
-        let ask = request.ask(input, &caller);
+        let ask = request.ask(input, &caller, &context);
         let (log, reader) = app.replies.start("completion", ask, &caller, &context, &body).await?;
         drop(body);
         request.forget_prompts();
@@ -202,7 +203,8 @@ pub(crate) async fn create(
     }
     let mut running = Vec::new();
     for (index, input) in request.inputs.iter().enumerate() {
-        let (ask, of) = (request.ask(input, &caller), format!("completion {index}"));
+        let ask = request.ask(input, &caller, &context);
+        let of = format!("completion {index}");
         running.push(app.replies.start(&of, ask, &caller, &context, &body).await?);
     }
     drop(body);

@@ -112,9 +112,9 @@ pub(crate) async fn create(
                 let request = request.priority(caller.priority);
                 let reply = app.client.submit::<EmbeddingPiece>(request).await?;
                 context.submitted();
-                reply.collect().await
+                app.whole(reply, model, context.patience).await
             };
-            let error = |error| of_whole(ApiError::from(error), index * TEXTS_PER_REQUEST);
+            let error = |error| of_whole(error, index * TEXTS_PER_REQUEST);
             replied.await.map_err(error)
         }
     });

@@ -78,10 +78,13 @@ impl Asked<'_> {
         request.trace = self.context.trace;
         let request = request.input(input).timeout(app.settings.timeout);
         let request = request.priority(self.caller.priority);
-        let replied = async { app.client.submit::<JudgeScores>(request).await?.collect().await };
+        let replied = async {
+            let reply = app.client.submit::<JudgeScores>(request).await?;
+            app.whole(reply, self.model, self.context.patience).await
+        };
         let judged = match replied.await {
             Ok((pieces, summary)) => only(pieces).map(|scores| (scores, summary.usage)),
-            Err(error) => Err(ApiError::from(error)),
+            Err(error) => Err(error),
         };
         meter.end(judged.as_ref().map_or(Outcome::Failed, |(_, usage)| Outcome::Done(*usage)));
         judged

@@ -42,6 +42,7 @@ pub(crate) async fn create(
         input: std::mem::take(&mut request.input),
         background: false,
         class: request.tier.class(&caller),
+        patience: context.patience.filter(|_| !request.stream),
     };
     let (log, reader) = app.replies.start("message", ask, &caller, &context, &body).await?;
     request.input.stop = stop;

@@ -53,6 +53,7 @@ pub(crate) async fn create(
         input: std::mem::take(&mut request.input),
         background: request.background,
         class: request.tier.class(&caller),
+        patience: context.patience.filter(|_| !request.stream && !request.background),
     };
     let (log, reader) = app.replies.start(KIND, ask, &caller, &context, &body).await?;
     drop(body);

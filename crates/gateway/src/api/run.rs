@@ -2,13 +2,14 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::stream::{self, StreamExt};
-use nsbridge_client::{Event, Reply, Request, Summary};
+use nsbridge_client::{Event, ModelName, Reply, Request, Summary};
 use nsbridge_gateway_access::{Caller, Reservation};
 use nsbridge_gateway_replies::{Meter, Observer as _, Outcome, RequestContext};
 use nsbridge_protocol::{FinishReason, ReplayKey, Usage};
@@ -93,7 +94,8 @@ pub(crate) async fn create(
         }
     };
     context.submitted();
-    let run = Run { app, name: name.to_owned(), reply, meter, reservation };
+    let (name, patience) = (name.to_owned(), context.patience);
+    let run = Run { app, name, model, patience, reply, meter, reservation };
     if is_stream { run.stream().await } else { run.whole().await }
 }
 
@@ -101,6 +103,9 @@ pub(crate) async fn create(
 struct Run {
     app: Arc<App>,
     name: String,
+    /// Queue of the model.
+    model: ModelName,
+    patience: Option<Duration>,
     reply: Reply<JsonPiece>,
     meter: Box<dyn Meter>,
     reservation: Reservation,
@@ -109,13 +114,13 @@ struct Run {
 impl Run {
     /// Returns all pieces in one object.
     async fn whole(self) -> Result<Response> {
-        let Self { app, name, reply, meter, reservation } = self;
+        let Self { app, name, model, patience, reply, meter, reservation } = self;
         let id = reply.id();
-        let (pieces, summary) = match reply.collect().await {
+        let (pieces, summary) = match app.whole(reply, &model, patience).await {
             Ok(replied) => replied,
             Err(error) => {
                 meter.end(Outcome::Failed);
-                return Err(error.into());
+                return Err(error);
             }
         };
         settle(&app, reservation, meter, &summary);
@@ -125,7 +130,13 @@ impl Run {
 
     /// Returns a stream of the pieces: an event for each, one with the end, and `[DONE]`.
     async fn stream(mut self) -> Result<Response> {
-        let first = timeout(FIRST_PART_TIMEOUT, self.reply.next()).await;
+        let id = self.reply.id();
+        let first = tokio::select! {
+            first = timeout(FIRST_PART_TIMEOUT, self.reply.next()) => first,
+            _ = self.app.workers.missing(id, &self.model) => {
+                Ok(Some(Ok(Event::Waiting)))
+            }
+        };
         let first = match first {
             Ok(Some(Err(error))) => {
                 self.meter.end(Outcome::Failed);

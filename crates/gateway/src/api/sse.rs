@@ -150,6 +150,8 @@ struct Streaming<V> {
     first: Option<Part>,
     begun: bool,
     over: bool,
+    /// True once the client has seen that the reply waits, or a piece of it.
+    told: bool,
     /// Canceled when the client must read the rest from another replica; `None` for a stream that
     /// runs to its end.
     hand_over: Option<CancellationToken>,
@@ -181,9 +183,9 @@ impl<V: View> Streaming<V> {
         while !self.over {
             let part = match self.first.take() {
                 Some(first) => first,
-                None => match timeout(KEEP_ALIVE, self.reader.next()).await {
-                    Ok(part) => part,
-                    Err(_) => return Some(Bytes::from_static(COMMENT)),
+                None => match self.next_part().await {
+                    Some(part) => part,
+                    None => return Some(Bytes::from_static(COMMENT)),
                 },
             };
             self.read(&part);
@@ -192,6 +194,19 @@ impl<V: View> Streaming<V> {
             }
         }
         None
+    }
+
+    /// Waits for the next part. Returns `None` when a comment is due: after a pause, and once when the
+    /// model has no worker.
+    async fn next_part(&mut self) -> Option<Part> {
+        let starting = self.reader.starting();
+        let part = tokio::select! {
+            biased;
+            part = timeout(KEEP_ALIVE, self.reader.next()) => part.ok(),
+            () = starting, if !self.told => None,
+        };
+        self.told = true;
+        part
     }
 
     fn read(&mut self, part: &Part) {
@@ -232,13 +247,18 @@ fn restarted_failure() -> Failure {
 ///
 /// # Errors
 ///
-/// Returns an error if the request fails before its first piece, within a few seconds.
+/// Returns an error if the request fails before its first piece, within a few seconds, and before its
+/// model is found without a worker.
 pub(crate) async fn stream<V: View>(
     view: V,
     events: Events,
     mut reader: Reader,
 ) -> Result<Response> {
-    let first = timeout(FIRST_PART_TIMEOUT, reader.next()).await.ok();
+    let starting = reader.starting();
+    let first = tokio::select! {
+        first = timeout(FIRST_PART_TIMEOUT, reader.next()) => first.ok(),
+        () = starting => None,
+    };
     if let Some(Part { pieces, end: Some(ReplyEnd::Failed(failure)), .. }) = &first
         && pieces.is_empty()
     {
@@ -264,7 +284,8 @@ fn response<V: View>(
     first: Option<Part>,
     hand_over: Option<CancellationToken>,
 ) -> Response {
-    let state = Streaming { view, events, reader, first, begun: false, over: false, hand_over };
+    let (begun, over, told) = (false, false, false);
+    let state = Streaming { view, events, reader, first, begun, over, told, hand_over };
     let body = stream::unfold(state, |mut state| async move {
         let bytes = state.next().await?;
         Some((bytes, state))

@@ -170,7 +170,7 @@ pub(crate) async fn read_prompt(
     let request = request.input(input).timeout(app.settings.timeout);
     let reply = app.client.submit::<TextPiece>(request).await?;
     context.submitted();
-    let (pieces, summary) = reply.collect().await?;
+    let (pieces, summary) = app.whole(reply, model, context.patience).await?;
     reservation.settle(cost);
     app.metrics.settled(cost);
     let pieces = pieces.into_iter().filter(|piece| piece.prompt).collect();

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes};
@@ -24,6 +24,7 @@ use crate::api::{
     batches, chat, completions, decisions, embeddings, files, messages, models, moderations,
     responses, run,
 };
+use crate::config::Settings;
 use crate::error::{ApiError, Outcome, named_for_path};
 use crate::http::drain_body;
 use crate::http::origin::is_local;
@@ -150,7 +151,7 @@ async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next)
         let error = ApiError::unavailable("this gateway is shutting down", after);
         return error.coded("draining").into_response();
     }
-    let mut context = context(request.headers());
+    let mut context = context(request.headers(), &app.settings);
     if let Some(RequestSpan(own)) = request.extensions().get() {
         context.trace = Some(*own);
     }
@@ -171,7 +172,24 @@ fn caller(app: &App, headers: &HeaderMap) -> Result<Arc<Caller>, Denied> {
     app.access.check(text("authorization"), text("x-api-key"))
 }
 
-fn context(headers: &HeaderMap) -> RequestContext {
+/// Headers in which the official clients announce the time that they wait for a byte of a response, in
+/// seconds. The Python clients send the first one, those of JavaScript the second one.
+const CLIENT_TIMEOUTS: [&str; 2] = ["x-stainless-read-timeout", "x-stainless-timeout"];
+
+/// Time by which a response comes before the limit of its client.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// Returns the time for which a client that sees no byte waits for a model without a worker.
+fn patience(headers: &HeaderMap, settings: &Settings) -> Duration {
+    let announced = CLIENT_TIMEOUTS.into_iter().filter_map(|name| {
+        let seconds = headers.get(name)?.to_str().ok()?.parse().ok()?;
+        Duration::try_from_secs_f64(seconds).ok()
+    });
+    let before = |limit: Duration| limit - MARGIN.min(limit / 2);
+    announced.chain([settings.timeout]).map(before).fold(settings.start_wait, Duration::min)
+}
+
+fn context(headers: &HeaderMap, settings: &Settings) -> RequestContext {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     RequestContext {
         trace: traces::parent(headers),
@@ -179,6 +197,7 @@ fn context(headers: &HeaderMap) -> RequestContext {
         retries: text("x-stainless-retry-count").is_some_and(|count| count != "0"),
         line: None,
         memory: None,
+        patience: Some(patience(headers, settings)),
     }
 }
 

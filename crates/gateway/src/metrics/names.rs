@@ -63,7 +63,7 @@ pub(super) const TOKEN_BUCKETS: [f64; 11] =
 
 /// Codes of errors that requests are counted by; any other code counts as [`OTHER`], and those of
 /// workers come in addition.
-pub(super) const CODES: [&str; 51] = [
+pub(super) const CODES: [&str; 52] = [
     "bad_reply",
     "batch_not_cancellable",
     "broker_unavailable",
@@ -89,6 +89,7 @@ pub(super) const CODES: [&str; 51] = [
     "memory_limit",
     "missing_required_parameter",
     "model_not_found",
+    "model_starting",
     "no_worker",
     "not_found",
     "not_served",

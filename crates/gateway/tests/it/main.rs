@@ -1,4 +1,4 @@
-//! Gateway with a worker in one process, on the memory broker, over real sockets.
+//! Gateway with a worker in one process, on the memory broker or RabbitMQ, over real sockets.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
@@ -20,5 +20,6 @@ mod relay;
 mod replicas;
 mod retries;
 mod snapshots;
+mod starts;
 mod tokens;
 mod traces;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use nsbridge_client::Keyring;
+use nsbridge_client::{Keyring, ModelName};
 use nsbridge_gateway::access::{self, ApiKey, Entry, Limits, Priority};
 use nsbridge_gateway::{Config, Gateway, GatewayBroker, Model};
 use nsbridge_handler::{BatchOptions, Batched};
@@ -57,14 +57,20 @@ impl Ground {
     }
 
     async fn of(setup: Setup, limits: Limits) -> Arc<Self> {
-        log();
-        let folder = tempfile::tempdir().unwrap();
         let memory = Arc::new(MemoryBroker::new());
         let broker: Arc<dyn Broker> = memory.clone();
+        let ground = Self::without_workers(setup, broker.clone(), limits);
+        let setup = &ground.setup;
         let words = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
         let judge = Setup { model: "judge".parse().unwrap(), ..setup.clone() };
-        let judge = judge.worker_async::<Batched<Judge>>(broker.clone(), BatchOptions::default());
-        let judge = judge.await.unwrap();
+        let judge = judge.worker_async::<Batched<Judge>>(broker, BatchOptions::default());
+        let workers = vec![words, judge.await.unwrap()];
+        Arc::new(Self { memory, workers, ..ground })
+    }
+
+    fn without_workers(setup: Setup, broker: Arc<dyn Broker>, limits: Limits) -> Self {
+        log();
+        let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("api-keys.json");
         let keys = ["one", "two", "three", "four"].map(|tenant| {
             let key = ApiKey::generate().unwrap();
@@ -77,7 +83,7 @@ impl Ground {
             access::add(&file, entry).unwrap();
             key.reveal().to_owned()
         });
-        Arc::new(Self { setup, broker, memory, workers: vec![words, judge], folder, keys })
+        Self { setup, broker, memory: Arc::default(), workers: Vec::new(), folder, keys }
     }
 
     fn write_store_key(&self) {
@@ -159,6 +165,23 @@ impl Place {
         let vectors = of("vectors").worker::<Vectors>(broker.clone(), ()).await.unwrap();
         Arc::get_mut(&mut ground).unwrap().workers.extend([script, vectors]);
         ground.place(server, tables).await
+    }
+
+    /// Starts a gateway on this broker, with these lines of `[server]`. Its model has queues and no worker,
+    /// and a first worker takes 30 s to start.
+    pub(crate) async fn without_workers(broker: Arc<dyn Broker>, server: &str) -> Self {
+        let ground = Ground::without_workers(Setup::new().unwrap(), broker, Limits::default());
+        Arc::new(ground).place(server, "start_s = 30\n").await
+    }
+
+    /// Starts a worker of the model on this broker.
+    pub(crate) async fn start_worker(&self, broker: Arc<dyn Broker>) -> Running {
+        self.ground.setup.worker::<Words>(broker, ()).await.unwrap()
+    }
+
+    /// Returns the queue of the model.
+    pub(crate) fn model(&self) -> &ModelName {
+        &self.ground.setup.model
     }
 
     /// Starts a gateway and workers that send their spans to these collectors.
