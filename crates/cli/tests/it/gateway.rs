@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::time::Duration;
 
 use nsbridge_testkit::models::smollm2;
 use serde_json::Value;
@@ -80,6 +81,25 @@ fn the_official_client_is_told_what_is_wrong() {
     assert_eq!(told[4], expected[4]);
     let log = fs::read_to_string(door.place.path("gateway.log")).unwrap();
     assert!(!log.contains("クマ") && !log.contains(&door.key), "{log}");
+}
+
+/// The model has its queue, and no worker for 10 s.
+#[test]
+fn the_official_client_tries_again_until_the_first_worker_runs() {
+    let door = Door::new();
+    let file = door.place.path("gateway.toml");
+    let text = fs::read_to_string(&file).unwrap() + "start_s = 10\n";
+    fs::write(&file, text.replace("[server]\n", "[server]\nstart_wait_s = 3\n")).unwrap();
+    drop(door.place.worker());
+    let _gateway = door.open();
+    let client = door.client("starting", &[]).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(10));
+    let _worker = door.place.worker();
+    let output = client.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // The first try ended after 3 s, and the second one began 7 s later.
+    assert!((1..=2).contains(&told["retries"].as_u64().unwrap()), "{told}");
 }
 
 /// A gateway is killed in the middle of a stream; another process goes on with the next event.

@@ -6,6 +6,7 @@ Called with the address, the API key, the model and the name of a check; prints 
 import asyncio
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 
@@ -257,6 +258,16 @@ def continued():
     error = getattr(getattr(events[-1], "response", None), "error", None)
     return {"first": events[0].sequence_number, "text": "".join(deltas), "ended": events[-1].type,
             "error": error and error.message}
+
+
+def starting():
+    """A request and a stream of a model whose first worker comes later."""
+    with ThreadPoolExecutor() as threads:
+        stream = threads.submit(lambda: list(client(max_retries=0).completions.create(**ask(), stream=True)))
+        raw = client().completions.with_raw_response.create(**ask())
+        text = "".join(choice.text for chunk in stream.result() for choice in chunk.choices)
+    assert text == raw.parse().choices[0].text and text, (text, raw)
+    return {"retries": raw.retries_taken}
 
 
 print(json.dumps(globals()[CHECK](), ensure_ascii=False))
