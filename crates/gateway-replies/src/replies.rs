@@ -191,7 +191,10 @@ impl Replies {
             let record = self.record(kind, ask, caller, (retry_hash, content_hash), body)?;
             self.admit(&record)?;
             match self.add(record, named) {
-                Ok(entry) => self.begin(&entry, reservation, context.trace).await,
+                Ok(entry) => {
+                    entry.log.limit_wait(patience);
+                    self.begin(&entry, reservation, context.trace).await
+                }
                 // Another connection began it in the meantime.
                 Err(entry) => {
                     drop(reservation);

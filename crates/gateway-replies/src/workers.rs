@@ -63,7 +63,8 @@ impl Workers {
         until: impl Fn() -> Option<Instant>,
         notice: impl Fn(),
     ) -> Failure {
-        let mut from = Instant::now() + NOTICE_AFTER;
+        let noticed = Instant::now() + NOTICE_AFTER;
+        let mut from = until().map_or(noticed, |until| until.min(noticed));
         loop {
             let failure = self.missing_from(from, request, queue).await;
             notice();

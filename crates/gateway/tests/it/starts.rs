@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use nsbridge_client::Priority;
 use nsbridge_protocol::topology::request_queue;
-use nsbridge_queue::{AmqpBroker, Broker, Depth};
+use nsbridge_queue::{AmqpBroker, Broker, Depth, MemoryBroker};
 use nsbridge_testkit::rabbit::{Rabbit, amqp_url};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use self::counted::Counted;
 use crate::handler::{runs, said};
-use crate::http::Answer;
+use crate::http::{Answer, TEST_TIMEOUT};
 use crate::place::{Place, within};
 
 const PATH: &str = "/v1/completions";
@@ -164,14 +164,33 @@ async fn a_retry_of_a_refused_request_has_a_reply_of_its_own() {
         let answer = place.post(PATH, &body, headers).await;
         assert_eq!((answer.status, answer.text()), (200, said(7, 3)));
     }
+    // A continued reply would leave its first copy to a worker, which would compute it for no client.
+    let measured = place.measured().await;
+    assert!(measured.contains("nsbridge_gateway_replies_reattached_total 0\n"), "{measured}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_in_a_worker_that_drains_is_not_refused() {
+    // The memory broker counts no consumer of a worker that drains, as classic queues do.
+    let broker = Arc::new(MemoryBroker::new());
+    let place = Place::without_workers(broker.clone(), "start_wait_s = 1").await;
+    let worker = place.start_worker(broker).await;
+    let prompt = "300 drained";
+    let body = ask(prompt, 10, false);
+    let (answer, ()) = tokio::join!(place.post(PATH, &body, &[]), async {
+        within(TEST_TIMEOUT, "it does not start", || !runs(prompt).is_empty()).await;
+        worker.stop().await.unwrap();
+    });
+    assert_eq!((answer.status, answer.text()), (200, said(7, 10)));
+    assert_eq!(runs(prompt).len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_that_a_client_announces_ends_its_wait() {
     let place = place("").await;
     for header in ["x-stainless-read-timeout", "x-stainless-timeout"] {
-        let asked = place.post(PATH, &ask("1 announced", 3, false), &[(header, "3.0")]);
-        let (answer, took) = timed(asked).await;
+        let (body, headers) = (ask("1 announced", 3, false), [(header, "3.0")]);
+        let (answer, took) = timed(place.post(PATH, &body, &headers)).await;
         refused(&answer);
         assert!((1.9..3.0).contains(&took.as_secs_f64()), "{header}: {took:?}");
     }
@@ -217,8 +236,8 @@ async fn a_response_in_the_background_waits_for_the_first_worker() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_requests_that_wait_ask_the_broker_a_few_times() {
-    let counted = Counted::new(rabbit());
-    let place = Place::without_workers(Arc::new(counted.clone()), "start_wait_s = 2").await;
+    let counted = Arc::new(Counted::new(rabbit()));
+    let place = Place::without_workers(counted.clone(), "start_wait_s = 2").await;
     declare(&place).await;
     let asked = (0..1000).map(|index| {
         let place = &place;

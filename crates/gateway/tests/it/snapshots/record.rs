@@ -22,7 +22,7 @@ const CONTEXT_CHARS: usize = 120;
 const LEFT_OUT: [&str; 2] = ["date", "connection"];
 
 const MODELS: &str = "[models.script]\ncontext = 512\ntools = \"hermes\"\nreasoning = \"think\"\n\
-                      [models.vectors]\ntask = \"embed\"\n[models.absent]\naliases = [\"away\"]\n\
+                      [models.vectors]\ntask = \"embed\"\n[models.absent]\nstart_s = 1\naliases = [\"away\"]\n\
                       [models.judge]\ntask = \"judge\"\naliases = [\"omni-moderation-latest\"]\n\
                       thresholds = { hate = 0.9 }\n";
 

@@ -224,7 +224,7 @@ async fn rates_of_a_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_worker_in_time() {
-    let mut record = Record::new("timeout_s = 1", "", Limits::default()).await;
+    let mut record = Record::new("timeout_s = 3", "", Limits::default()).await;
     let _queues = record.place.declare_absent().await;
     for (path, body) in [
         ("/v1/completions", json!({ "model": "absent", "prompt": "a" })),

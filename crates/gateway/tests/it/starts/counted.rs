@@ -8,7 +8,7 @@ use nsbridge_client::{ModelName, Revision};
 use nsbridge_queue::{Broker, Connection, Consumer, Depth, Error, Publisher, Result};
 
 /// Broker, or a connection to it, that counts the questions about queues.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Counted<T: ?Sized> {
     inner: Arc<T>,
     pub(super) questions: Arc<AtomicU64>,
