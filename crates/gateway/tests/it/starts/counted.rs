@@ -51,6 +51,10 @@ impl Connection for Counted<dyn Connection> {
         self.inner.declare_control_queue(queue, model, revision).await
     }
 
+    async fn lock(&self, name: &str) -> Result<bool, nsbridge_queue::Error> {
+        self.inner.lock(name).await
+    }
+
     async fn declare_run_record(&self, queue: &str) -> Result<u32> {
         self.inner.declare_run_record(queue).await
     }
