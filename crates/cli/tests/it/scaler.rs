@@ -106,6 +106,11 @@ fn page(address: &str, path: &str) -> (u16, Value) {
     (status.parse().unwrap(), serde_json::from_str(body).unwrap_or(Value::Null))
 }
 
+fn metrics(address: &str) -> String {
+    let output = Command::new("curl").args(["-s", &format!("http://{address}/metrics")]).output();
+    String::from_utf8(output.unwrap().stdout).unwrap()
+}
+
 fn desired(address: &str) -> Option<u64> {
     page(address, "/v1/desired/tale").1["desired"].as_u64()
 }
@@ -212,8 +217,7 @@ fn the_number_follows_the_queue_and_is_told_to_cloudwatch_and_ecs() {
     for part in ["DesiredWorkers", "BacklogSeconds", "<Name>Model</Name>", "<Value>tale</Value>"] {
         assert!(metrics.contains(part), "{part}: {metrics}");
     }
-    let text = Command::new("curl").arg("-s").arg(format!("http://{address}/metrics")).output();
-    let text = String::from_utf8(text.unwrap().stdout).unwrap();
+    let text = metrics(&address);
     for line in [
         "nsbridge_scaler_running_workers{model=\"tale\"} 1\n",
         "nsbridge_scaler_leads{model=\"tale\"} 1\n",
@@ -276,7 +280,14 @@ fn a_broker_that_cannot_be_read_is_said_once_and_no_number_is_told() {
     let mut scaler = start(command, &log);
     let said = || fs::read_to_string(&log).unwrap();
     until(|| said().contains("cannot connect: Connection refused"));
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    let address = said().split("listening at ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    until(|| {
+        let failures = metrics(&address);
+        let failures = failures.lines().find_map(|line| {
+            line.strip_prefix("nsbridge_scaler_failures_total{task=\"management\"} ")
+        });
+        failures.unwrap().parse::<u32>().unwrap() > 2
+    });
     assert_eq!(said().matches("Connection refused").count(), 1, "{}", said());
     scaler.signal("-INT");
     assert_eq!(scaler.code(), Some(0), "{}", said());

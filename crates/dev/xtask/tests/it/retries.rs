@@ -33,6 +33,7 @@ const OTHERS: [(&str, &[(&str, &str)]); 7] = [
             ("crates/cli/src/doctor.rs", "blocked"),
             ("crates/cli/src/queue/letters.rs", "begin"),
             ("crates/top/src/lib.rs", "read_twice"),
+            ("crates/gateway-replies/src/workers.rs", "missing_from"),
             ("crates/handlers/llama/src/engine.rs", "drop"),
             ("crates/handlers/llama/src/network/device/collectives/nccl.rs", "finish"),
             ("crates/handlers/llama/src/network/ranks.rs", "drop"),

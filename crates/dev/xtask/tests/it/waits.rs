@@ -39,6 +39,19 @@ const SLEEPS: [(&str, &[(&str, &str)]); 4] = [
     (
         "the time is that of a schedule, or the subject of the test",
         &[
+            (
+                "crates/cli/tests/it/gateway.rs",
+                "the_official_client_tries_again_until_the_first_worker_runs",
+            ),
+            (
+                "crates/gateway/tests/it/starts.rs",
+                "a_request_whose_worker_starts_in_time_has_its_reply",
+            ),
+            (
+                "crates/gateway/tests/it/starts.rs",
+                "a_response_in_the_background_waits_for_the_first_worker",
+            ),
+            ("crates/gateway/tests/it/starts.rs", "requests_wait_for_a_busy_worker_without_a_word"),
             ("crates/handlers/llama/src/engine/watchdog.rs", "seen_at"),
             ("crates/handlers/llama/tests/it/schedules.rs", "take"),
             (
@@ -54,6 +67,7 @@ const SLEEPS: [(&str, &[(&str, &str)]); 4] = [
     (
         "it is the pause of a poll whose loop is in another function",
         &[
+            ("crates/cli/tests/it/scaler.rs", "page"),
             ("crates/cli/tests/it/top.rs", "a_gateway_is_read"),
             ("crates/cli/tests/it/top.rs", "the_management_api_lists_the_queues_of_all_models"),
         ],
