@@ -193,6 +193,8 @@ mod tests {
         let worker = broker.connect("worker").await.unwrap();
         let name = request_queue(&queue, Priority::Interactive);
         let consumer = worker.consume(&name, 1).await.unwrap();
+        // The broker is not asked again before.
+        sleep(ASK_EVERY).await;
         let limit = Duration::from_secs(20);
         assert!(timeout(limit, told(&workers, &queue)).await.is_err());
         drop(consumer);
