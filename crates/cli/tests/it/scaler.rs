@@ -211,11 +211,11 @@ fn the_number_follows_the_queue_and_is_told_to_cloudwatch_and_ecs() {
         let wanted = desired(&address).map(|number| number.saturating_sub(1));
         tasks(&ecs("DescribeServices", shown.clone())) == wanted
     });
-    let metrics = moto
+    let listed = moto
         .query("monitoring", "Action=ListMetrics&Version=2010-08-01&Namespace=nsbridge")
         .unwrap();
     for part in ["DesiredWorkers", "BacklogSeconds", "<Name>Model</Name>", "<Value>tale</Value>"] {
-        assert!(metrics.contains(part), "{part}: {metrics}");
+        assert!(listed.contains(part), "{part}: {listed}");
     }
     let text = metrics(&address);
     for line in [

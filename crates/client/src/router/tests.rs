@@ -61,8 +61,9 @@ async fn c6_a_copy_that_is_refused_is_published_again_until_the_broker_takes_it(
         }
         let publish =
             Publish::new(ReconnectingConnection::new(Arc::new(broker), "client".to_owned()));
-        let (closed, queue) = (CancellationToken::new(), "replies".to_owned());
-        let router = Arc::new(Router::new(Arc::new(publish), closed, queue, Timing::default()));
+        let (closed, replies) = (CancellationToken::new(), "replies".to_owned());
+        let router = Router::new(Arc::new(publish), closed, replies, Timing::default());
+        let router = Arc::new(router);
         let merge = Merge::new(root(), |piece| Cow::Borrowed(piece));
         let deadline = Instant::now() + Duration::from_secs(60);
         let entry = router.register(original(), merge, deadline, 0);

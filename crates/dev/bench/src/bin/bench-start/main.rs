@@ -3,7 +3,6 @@
 //! `cargo xtask bench start` gives the program and the real model, runs this program, and prints the rows.
 //! `docs/benchmarks.md` defines them. The parts of a cloud are missing: instance, agent and image.
 
-#![expect(clippy::disallowed_methods, reason = "a chore is an edge")]
 #![expect(clippy::print_stderr, reason = "progress is for the person who waits")]
 
 use std::fs;
