@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 
 use crate::model::Decided;
 
-/// What a scaler can fail at; values of a label.
+/// Tasks that can fail: values of a label.
 const TASKS: [&str; 5] = ["broker", "management", "workers", "cloudwatch", "ecs"];
 
 type Labels = [(&'static str, String); 1];
