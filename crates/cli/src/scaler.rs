@@ -1,20 +1,19 @@
 //! `nsbridge scaler`: the number of workers that each model should have.
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use nsbridge::worker::{LogConfig, LogFormat};
 use nsbridge_scaler::{Config, Scaler, replay};
-use nsbridge_telemetry::LogWriter;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::status;
 use crate::gateway::log_format;
 use crate::place::{signals, wait_for};
-use crate::terminal::{counted, print_line};
+use crate::terminal::{counted, json_lines, print_line};
 
 /// Decides on the number of workers that each model should have, from its queue and its workers.
 ///
@@ -55,7 +54,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 }
 
 async fn decide(config: Config, dry_run: bool) -> Result<ExitCode> {
-    let scaler = Scaler::new(config, dry_run, LogWriter::start(io::stdout())).await?;
+    let scaler = Scaler::new(config, dry_run, json_lines()).await?;
     status(&format!("listening at {}", scaler.address()?));
     let mut signals = signals()?;
     let ended = CancellationToken::new();

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 
 use nsbridge_base::plain;
+use nsbridge_telemetry::LogWriter;
 
 /// Error of a stdout whose reader is gone, as after `| head`.
 #[derive(Debug)]
@@ -40,6 +41,12 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 /// Writes a line to stdout as [`print`] does.
 pub(crate) fn print_line(line: &str) -> io::Result<()> {
     print(&format!("{line}\n"))
+}
+
+/// Starts a writer of lines of JSON to stdout that does not wait for a reader. JSON has no control
+/// characters.
+pub(crate) fn json_lines() -> LogWriter {
+    LogWriter::start(io::stdout())
 }
 
 /// Returns a number with what is counted, in the singular or in the plural.

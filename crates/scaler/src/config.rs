@@ -239,7 +239,8 @@ mod tests {
     /// Returns the names of the public fields of a source.
     fn fields(source: &str) -> impl Iterator<Item = String> {
         let lines = source.lines().filter_map(|line| line.strip_prefix("    pub "));
-        lines.filter_map(|line| Some(line.split_once(": ")?.0.to_owned()))
+        let names = lines.filter_map(|line| Some(line.split_once(": ")?.0.to_owned()));
+        names.filter(|name| name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()))
     }
 
     const GOOD: &str = "[broker]\nurl = \"amqp://localhost\"\n\

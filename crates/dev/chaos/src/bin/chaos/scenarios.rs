@@ -40,10 +40,9 @@ pub(crate) enum Needs {
     AnyNode,
     /// A node of its own, because the scenario harms it.
     ItsOwnNode,
-    /// A cluster of three nodes over TLS, of its own.
+    /// A cluster of three nodes over TLS, of its own, and minutes of time; the scenario is played only when
+    /// it is named.
     Cluster,
-    /// Such a cluster, and minutes of time; the scenario is played only when it is named.
-    ClusterAndTime,
     /// Half an hour of time; the scenario is played only when it is named.
     Time,
     /// vLLM and a node of its own; the scenario is played only when it is named.
@@ -56,13 +55,13 @@ impl Needs {
         match self {
             Self::AnyNode | Self::Time => Kind::SharedNode,
             Self::ItsOwnNode | Self::Vllm => Kind::OwnNode,
-            Self::Cluster | Self::ClusterAndTime => Kind::Cluster,
+            Self::Cluster => Kind::Cluster,
         }
     }
 
     /// Returns true if the scenario is played only when it is named.
     pub(crate) fn its_name(self) -> bool {
-        matches!(self, Self::Time | Self::Vllm | Self::ClusterAndTime)
+        matches!(self, Self::Time | Self::Vllm | Self::Cluster)
     }
 }
 
@@ -169,7 +168,7 @@ scenarios! {
         "the same by vLLM, whose engine process is killed too; it needs vLLM and a model's folder"
     "memory-alarm" ItsOwnNode broker::memory_alarm:
         "the broker blocks publishers for a while"
-    "rolling-upgrade" ClusterAndTime cluster::rolling_upgrade:
+    "rolling-upgrade" Cluster cluster::rolling_upgrade:
         "one node of a cluster after the other is drained, stopped and started; minutes a round"
     "minority" Cluster cluster::minority:
         "two of a cluster's three nodes are killed; requests come meanwhile"
