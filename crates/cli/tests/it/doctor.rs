@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use nsbridge_testkit::rabbit::Config;
 use nsbridge_testkit::{Moto, Rabbit};
 
 use crate::place::{Place, nsbridge, output, until};
@@ -87,15 +86,10 @@ fn fails(out: &str, check: &str, parts: &[&str]) {
 
 #[test]
 fn a_deep_look_compares_the_queues_and_says_what_a_policy_or_a_missing_right_does() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let conf =
-        vec![format!("management.tcp.port = {port}"), "management.tcp.ip = 127.0.0.1".into()];
-    let plugins = vec!["rabbitmq_management".to_owned()];
-    let node = Rabbit::with(&Config { conf, plugins, ..Config::default() }).unwrap();
+    let (node, api) = Rabbit::with_management().unwrap();
     let mut place = Place::new();
     place.url = node.url();
     place.configure("");
-    let api = format!("http://127.0.0.1:{port}");
     let out = deep(&place, &["--management", &api]);
     let well = "ok   queues: all queues of the model have nsbridge's arguments, and 1 replica each";
     assert!(out.contains(well) && !out.contains("FAIL"), "{out}");

@@ -7,7 +7,6 @@ use std::process::Command;
 
 use nsbridge_queue::{AmqpBroker, Broker as _, Connection, Consumer, Message};
 use nsbridge_testkit::http::{Answer, Server};
-use nsbridge_testkit::rabbit::Config;
 use nsbridge_testkit::{Moto, Rabbit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -32,12 +31,7 @@ struct Fleet {
 
 impl Fleet {
     fn new() -> Self {
-        let api = free();
-        let port = api.rsplit_once(':').unwrap().1;
-        let conf =
-            vec![format!("management.tcp.port = {port}"), "management.tcp.ip = 127.0.0.1".into()];
-        let plugins = vec!["rabbitmq_management".to_owned()];
-        let rabbit = Rabbit::with(&Config { conf, plugins, ..Config::default() }).unwrap();
+        let (rabbit, api) = Rabbit::with_management().unwrap();
         // The user of docs/scaling.md.
         let tale = r"tale(\.(bulk|dead|(bulk\.)?retry\.(1s|10s|60s)))?";
         let configure = format!(r"^(nsbridge-scaler\.tale|nsbridge\.(control|reply|{tale}))$");
@@ -58,7 +52,7 @@ impl Fleet {
     /// Writes a configuration with `more` at the end of the model's table, and returns its path.
     fn config(&self, name: &str, more: &str) -> String {
         let text = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[management]\nurl = \"http://{}\"\n\
+            "[server]\nlisten = \"127.0.0.1:0\"\n[management]\nurl = \"{}\"\n\
              [decisions]\ninterval_s = 1\n[models.tale]\n{more}\n[models.tale.policy]\nmax = 9\n\
              rule = {{ kind = \"backlog-seconds\", worker_tokens_per_s = 100.0 }}\n",
             self.api

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use nsbridge_queue::{AmqpBroker, Broker as _, Connection, Message};
 use nsbridge_testkit::Rabbit;
-use nsbridge_testkit::rabbit::Config;
 use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 
@@ -221,12 +220,7 @@ fn a_gateway_is_read() {
 
 #[test]
 fn the_management_api_lists_the_queues_of_all_models() {
-    let api = free();
-    let port = api.rsplit_once(':').unwrap().1;
-    let conf =
-        vec![format!("management.tcp.port = {port}"), "management.tcp.ip = 127.0.0.1".into()];
-    let plugins = vec!["rabbitmq_management".to_owned()];
-    let rabbit = Rabbit::with(&Config { conf, plugins, ..Config::default() }).unwrap();
+    let (rabbit, api) = Rabbit::with_management().unwrap();
     let reply = "nsbridge.reply.00000000000000000000000000000007";
     on_broker(&rabbit.url(), async |connection| {
         for model in ["one", "other"] {
@@ -237,7 +231,8 @@ fn the_management_api_lists_the_queues_of_all_models() {
         publish(connection, "nsbridge.other.bulk.retry.60s", 1).await;
         publish(connection, reply, 1).await;
     });
-    let api = format!("http://{api}/");
+    // The path of an address may end with a slash.
+    let api = format!("{api}/");
     let read = |url: &str| top(url, &["--management", &api, "--interval", "1"]);
     // The API knows the level of a queue after some seconds.
     let figures = meanwhile(

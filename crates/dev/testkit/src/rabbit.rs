@@ -10,7 +10,7 @@ mod node;
 mod ports;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Mutex;
@@ -57,6 +57,22 @@ impl Rabbit {
     /// seconds.
     pub fn start() -> Result<Self> {
         Self::with(&Config::default())
+    }
+
+    /// Starts a node with the management plugin. Returns it with the address of the management API.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if RabbitMQ is not installed, or if the node does not start within 90
+    /// seconds.
+    pub fn with_management() -> Result<(Self, String)> {
+        // The port was free a moment ago. If another process takes it first, the node does not start.
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let conf =
+            vec![format!("management.tcp.port = {port}"), "management.tcp.ip = 127.0.0.1".into()];
+        let plugins = vec!["rabbitmq_management".to_owned()];
+        let node = Self::with(&Config { conf, plugins, ..Config::default() })?;
+        Ok((node, format!("http://127.0.0.1:{port}")))
     }
 
     /// Starts a node with additional configuration and waits until it answers AMQP.

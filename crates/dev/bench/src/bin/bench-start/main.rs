@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use nsbridge_bench::report::{Report, Row, median};
 use nsbridge_testkit::Rabbit;
-use nsbridge_testkit::rabbit::Config;
 use tempfile::TempDir;
 
 /// Number of rounds. A figure is the median of its rounds.
@@ -112,11 +111,7 @@ impl Fleet {
         };
         let (program, model) = (of("NSBRIDGE_BENCH_NSBRIDGE")?, of("NSBRIDGE_BENCH_SMOLLM2")?);
         let folder = tempfile::tempdir()?;
-        let port = free()?;
-        let conf =
-            vec![format!("management.tcp.port = {port}"), "management.tcp.ip = 127.0.0.1".into()];
-        let plugins = vec!["rabbitmq_management".to_owned()];
-        let rabbit = Rabbit::with(&Config { conf, plugins, ..Config::default() })?;
+        let (rabbit, api) = Rabbit::with_management()?;
         let pages = format!("127.0.0.1:{}", free()?);
         let write = |name: &str, text: String| -> Result<()> {
             let path = folder.path().join(name);
@@ -127,7 +122,7 @@ impl Fleet {
             "scaler.toml",
             format!(
                 "[server]\nlisten = \"{pages}\"\n[broker]\nurl = \"{}\"\n\
-                 [management]\nurl = \"http://127.0.0.1:{port}\"\n\
+                 [management]\nurl = \"{api}\"\n\
                  [decisions]\ninterval_s = {INTERVAL_S}\n[models.{MODEL}.policy]\nmax = 2\n\
                  idle_s = 1\nscale_in_delay_s = 1\n\
                  rule = {{ kind = \"backlog-seconds\", worker_tokens_per_s = 40.0 }}\n",
