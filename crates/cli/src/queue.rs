@@ -211,7 +211,7 @@ async fn dead(
         Ok(print_line(&line)?)
     };
     let queue = dead_queue(&place.model);
-    Letters::read(place.connect().await?, &queue, show).await?.leave().await;
+    Letters::read(place.connect().await?, &queue, show).await?.leave(&queue).await;
     ensure!(
         sealed_for_good == 0,
         "{sealed_for_good} dead letters could not be opened; the reasons are above"
@@ -237,7 +237,7 @@ async fn purge(
         } else {
             let letters = Letters::read(connection, &queue, async |_| Ok(())).await?;
             let count = letters.fitting(which).count();
-            letters.leave().await;
+            letters.leave(&queue).await;
             count
         };
         ensure!(

@@ -116,10 +116,19 @@ impl Letters {
         self.letters.iter().filter(|letter| which.fits(letter))
     }
 
-    /// Requeues all messages.
-    pub(super) async fn leave(self) {
+    /// Requeues all messages, and waits until the queue has them again.
+    pub(super) async fn leave(self, queue: &str) {
+        let count = self.letters.len();
         // Closing the connection would requeue them by subscription, in no defined order.
         let _ = give_back(self.letters).await;
+        // The broker answers no requeue. Without the wait, the next command could see a queue
+        // without them.
+        for _ in 0..RETURN_TRIES {
+            match depth(&*self.connection, queue).await {
+                Ok(depth) if depth < count => sleep(RETURN_WAIT).await,
+                _ => break,
+            }
+        }
         self.connection.close().await;
     }
 
@@ -151,12 +160,12 @@ async fn give_back(letters: Vec<Letter>) -> Result<()> {
     Ok(())
 }
 
-/// Number of looks at a queue before it counts as empty. The messages that another command looked at return
-/// to the queue a moment after its end.
-const RETURN_TRIES: u32 = 5;
+/// Number of looks at a queue before its messages count as gone. The messages that a killed command
+/// looked at return to the queue a moment after its end.
+const RETURN_TRIES: u32 = 50;
 
-/// Time between two looks at a queue that seems empty.
-const RETURN_WAIT: Duration = Duration::from_millis(200);
+/// Time between two looks at a queue whose messages have not returned.
+const RETURN_WAIT: Duration = Duration::from_millis(20);
 
 /// Stream of the messages of a queue.
 struct Look {

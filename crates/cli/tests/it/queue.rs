@@ -1,13 +1,11 @@
 //! Dead letters: listed, opened, replayed and removed.
 
 use std::fs;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use nsbridge_queue::{AmqpBroker, Broker as _, Header, Message};
 use serde_json::Value;
 
-use crate::place::{Place, nsbridge, output};
+use crate::place::{Place, nsbridge, output, until};
 
 const PROMPT: &str = "Once there was a bear";
 
@@ -43,7 +41,7 @@ fn what_died_is_listed_sealed_opened_with_its_key_and_asked_again() {
     let mut ask = nsbridge(&["ask", "--model", &place.model, "--broker", &place.url]);
     assert_eq!(ask.args(&unanswered).status().unwrap().code(), Some(1));
 
-    assert_eq!(dead_letters(&place), Some(1));
+    until(|| dead_letters(&place) == Some(1));
     let (code, out, _) = queue(&place, &["dead", "--json"]);
     let letter: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(code, Some(0));
@@ -75,11 +73,7 @@ fn what_died_is_listed_sealed_opened_with_its_key_and_asked_again() {
     let replay = [&common[..1], &again[..1], &common[1..], &again[1..]].concat();
     let replay = nsbridge(&replay).spawn().unwrap();
     // The request keeps its class. No worker takes it yet.
-    let began = Instant::now();
-    while messages(&place, ".bulk") != Some(1) {
-        assert!(began.elapsed() < Duration::from_secs(30), "no bulk request was sent");
-        sleep(Duration::from_millis(200));
-    }
+    until(|| messages(&place, ".bulk") == Some(1));
     let _worker = place.worker();
     let replay = replay.wait_with_output().unwrap();
     assert!(replay.status.success(), "{}", String::from_utf8_lossy(&replay.stderr));
@@ -123,11 +117,7 @@ fn what_the_broker_moved_has_an_age_too() {
     let place = Place::new();
     drop(place.worker());
     assert!(!place.ask(&["--timeout", "1", PROMPT]).status().unwrap().success());
-    let began = Instant::now();
-    while dead_letters(&place) != Some(1) {
-        assert!(began.elapsed() < Duration::from_secs(30), "the broker did not dead-letter it");
-        sleep(Duration::from_millis(200));
-    }
+    until(|| dead_letters(&place) == Some(1));
     let (_, out, _) = queue(&place, &["dead"]);
     assert!(out.contains("s ago") && out.contains("expired"), "{out}");
     let (code, _, err) = queue(&place, &["purge", "--older-than", "1", "--yes"]);
