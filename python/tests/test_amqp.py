@@ -6,8 +6,9 @@ import asyncio
 import unittest
 from unittest import mock
 
-from nsbridge import amqp, channel
+from nsbridge import amqp, channel, publisher
 from nsbridge.amqp import Amqp
+from nsbridge.broker import Answer, Message
 from nsbridge.channel import Gone
 from nsbridge.inquiry import Timing
 
@@ -24,6 +25,9 @@ class Raw:
     def add_on_close_callback(self, callback):
         self.lost.append(callback)
 
+    def add_on_return_callback(self, _callback):
+        """Registers no callback: every queue is there."""
+
 
 class Wire:
     """Broker's end of the connections, with scripted failures."""
@@ -32,6 +36,7 @@ class Wire:
         self.calls: list[str] = []
         self.fails, self.cancels = fails, []
         self.deliver = None
+        self.answers: list[str] = []  # of the broker to published messages
 
     async def open(self, _parameters):
         return self
@@ -47,9 +52,16 @@ class Wire:
             raise Gone("scripted", self.fails[method].pop(0))
         if method == "basic_consume":
             self.deliver = options["on_message_callback"]
+        if method == "confirm_delivery":
+            self.confirm, self.published = options["ack_nack_callback"], 0
 
     def send(self, method, *arguments, **options):
         self.calls.append(f"{method} {arguments[0]} {options}")
+        if method == "basic_publish":
+            self.published += 1
+            answer = type(self.answers.pop(0), (), {})()
+            answer.multiple, answer.delivery_tag = False, self.published
+            asyncio.get_running_loop().call_soon(self.confirm, mock.Mock(method=answer))
 
     async def close(self):
         self.calls.append("close")
@@ -144,6 +156,21 @@ class Order(unittest.IsolatedAsyncioTestCase):
         ):
             await self.connect(queue_bind=[403])
         self.assertEqual(self.wire.calls[-1], "close")
+
+    async def test_a_channel_that_is_not_new_is_not_believed_when_it_refuses(self):
+        taken, refused = Answer.TAKEN, Answer.REFUSED
+        for fresh, answers, told, channels in (
+            (0.0, ["Ack", "Nack", "Ack"], [taken, taken], 2),
+            (0.0, ["Ack", "Nack", "Nack"], [taken, refused], 2),
+            (60.0, ["Ack", "Nack"], [taken, refused], 1),
+        ):
+            with mock.patch.object(publisher, "_FRESH", fresh):
+                broker = await self.connect()
+                self.wire.answers = answers
+                message = Message("", "nsbridge.tale-7m", b"sealed", "request")
+                self.assertEqual([await broker.publish(message) for _ in told], told)
+            self.assertEqual(self.wire.calls.count("confirm_delivery"), channels)
+            self.assertEqual(self.wire.answers, [])
 
     async def test_frames_are_acked_after_use_all_that_came_at_once_together(self):
         await self.connect()

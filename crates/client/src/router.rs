@@ -46,7 +46,7 @@ impl Publish {
     }
 
     /// Publishes a message and waits for the broker's answer. A channel is not used again after an
-    /// error.
+    /// error, or once it is stale.
     pub(crate) async fn confirmed(
         &self,
         exchange: &str,
@@ -57,11 +57,14 @@ impl Publish {
             let (publisher, is_new) = self.publisher().await?;
             let answer = async { publisher.publish(exchange, key, message.clone()).await?.await };
             let answer = answer.await;
-            if answer.is_ok() {
+            if answer.is_ok() && !publisher.is_stale() {
                 return answer;
             }
             self.current.lock().await.take_if(|known| Arc::ptr_eq(known, &publisher));
-            // A cached channel may have been lost long ago, so try a new one.
+            if matches!(answer, Ok(Confirmation::Ack | Confirmation::Returned)) {
+                return answer;
+            }
+            // A cached channel may have been lost or stale for long, so try a new one.
             if is_new {
                 return answer;
             }

@@ -196,6 +196,19 @@ pub trait Publisher: Debug + Send + Sync {
     /// Returns [`Error::Lost`] if the channel is gone. It is then unknown whether the message
     /// arrived.
     async fn publish(&self, exchange: &str, key: &str, message: Message) -> Result<Confirm>;
+
+    /// Returns true if the broker has refused a message on this channel that it may accept on a new
+    /// one.
+    ///
+    /// RabbitMQ looks up the leader of a quorum queue at the channel's first message to that queue. A
+    /// channel that then finds a leader on a node that has just died is refused until that node is
+    /// back, although the queue has another leader. A caller therefore opens a new channel before it
+    /// believes a [`Nack`](Confirmation::Nack). A channel younger than
+    /// [`Timing::fresh_channel`] is not stale, so that a full queue costs one new channel in that
+    /// time.
+    fn is_stale(&self) -> bool {
+        false
+    }
 }
 
 /// Future of the publisher confirm for one message.
@@ -222,7 +235,8 @@ pub enum Confirmation {
     /// Returned as unroutable: no queue is bound to the key. The client is gone, or no worker has
     /// ever served the model.
     Returned,
-    /// Nack: not taken, as when the queue is full. The same bytes may be published again.
+    /// Nack: not taken, as when the queue is full. The same bytes may be published again, on a new
+    /// channel if this one [is stale](Publisher::is_stale).
     Nack,
 }
 

@@ -54,6 +54,8 @@ struct Shared {
     refuses: AtomicBool,
     /// Simulated latency of a connection's calls, in milliseconds.
     latency: AtomicU64,
+    /// Number of times that the open publishing channels became stale.
+    strandings: AtomicU64,
 }
 
 impl MemoryBroker {
@@ -96,6 +98,13 @@ impl MemoryBroker {
     pub fn delay(&self, latency: Duration) {
         let millis = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
         self.shared.latency.store(millis, Ordering::Relaxed);
+    }
+
+    /// Makes the open publishing channels stale, as RabbitMQ does when they know only a dead leader: see
+    /// [`Publisher::is_stale`](crate::Publisher::is_stale).
+    #[cfg(feature = "testing")]
+    pub fn strand(&self) {
+        self.shared.strandings.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Blocks publishers, as RabbitMQ does when it is short of memory or disk.
@@ -141,6 +150,10 @@ impl Shared {
             self.earlier.notify_waiters();
         }
         done
+    }
+
+    fn strandings(&self) -> u64 {
+        self.strandings.load(Ordering::Relaxed)
     }
 
     fn is_blocked(&self) -> bool {

@@ -32,6 +32,9 @@ pub struct Timing {
     /// Polling interval of a connection's state: 1 s. lapin's events report errors, but not every
     /// orderly end.
     pub connection_poll: Duration,
+    /// Age up to which a publishing channel's refusals are believed: 1 s. See
+    /// [`Publisher::is_stale`](crate::Publisher::is_stale).
+    pub fresh_channel: Duration,
     /// Polling interval of the channel of a paused subscription: 500 ms. No event reports its closing.
     pub channel_poll: Duration,
 
@@ -50,6 +53,7 @@ impl Default for Timing {
             probe_limit: s(2),
             close_limit: s(5),
             connection_poll: s(1),
+            fresh_channel: s(1),
             channel_poll: ms(500),
             reconnect: Backoff::new(ms(100), s(10)),
             probe_interval: ms(250),

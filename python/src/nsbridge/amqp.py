@@ -83,14 +83,22 @@ class Amqp:
         while True:
             publisher, is_new = await self._open_publisher()
             try:
-                return await publisher.publish(message)
+                answer = await publisher.publish(message)
+                if not publisher.stale:
+                    return answer
+                await self._forget(publisher)
+                if answer is not Answer.REFUSED or is_new:
+                    return answer
             except Gone as error:
-                if self._publisher is publisher:
-                    self._publisher = None
-                    await publisher.close()
+                await self._forget(publisher)
                 if is_new:  # a channel from before may have been lost long ago
                     why = f"lost the broker at {self.where}: {reason(error)}"
                     raise BrokerError(why) from error
+
+    async def _forget(self, publisher: Publisher) -> None:
+        if self._publisher is publisher:
+            self._publisher = None
+            await publisher.close_when_answered()
 
     async def _open_publisher(self) -> tuple[Publisher, bool]:
         async with self._opening:

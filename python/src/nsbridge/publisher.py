@@ -12,11 +12,21 @@ from .channel import Channel, Connection, Nodes, gone, settle
 from .constants import CONTENT_TYPE
 
 
+_FRESH = 1.0  # seconds in which a new channel's refusals are believed
+
+
 class Publisher:
-    """Channel with publisher confirms, on a connection of its own."""
+    """Channel with publisher confirms, on a connection of its own.
+
+    `stale` is true once the broker has refused a message that it may accept on a new channel:
+    RabbitMQ looks up the leader of a quorum queue at the channel's first message, and refuses the
+    channel's messages while the node of a leader that it found then is down.
+    """
 
     def __init__(self, connection: Connection, channel: Channel):
         self.connection, self.channel = connection, channel
+        self.stale = False
+        self._believed_until = asyncio.get_running_loop().time() + _FRESH
         self._published = 0
         self._unanswered: dict[int, tuple[Message, asyncio.Future[Answer]]] = {}
         self._returned: set[bytes] = set()  # bodies; the confirm follows at once
@@ -76,14 +86,24 @@ class Publisher:
             if message.body in self._returned:
                 self._returned.discard(message.body)
                 settle(answer, Answer.RETURNED)
+            elif taken:
+                settle(answer, Answer.TAKEN)
             else:
-                settle(answer, Answer.TAKEN if taken else Answer.REFUSED)
+                self.stale |= answer.get_loop().time() >= self._believed_until
+                settle(answer, Answer.REFUSED)
 
     def _on_close(self, _channel: Any, error: Any) -> None:
         unanswered, self._unanswered = self._unanswered, {}
         for _, answer in unanswered.values():
             if not answer.done():
                 answer.set_exception(gone(error))
+
+    async def close_when_answered(self) -> None:
+        """Closes the connection once all messages are answered."""
+        answers = [answer for _, answer in self._unanswered.values()]
+        if answers:
+            await asyncio.wait(answers)
+        await self.close()
 
     async def close(self) -> None:
         """Closes the connection."""

@@ -54,8 +54,11 @@ impl ChannelPool {
         }
     }
 
-    /// Takes back a channel on which nothing is in flight.
+    /// Takes back a channel on which nothing is in flight. A stale one is closed.
     pub(crate) fn give_back(&self, publisher: Box<dyn Publisher>) {
+        if publisher.is_stale() {
+            return;
+        }
         let mut idle = self.idle.lock();
         if idle.publishers.len() < IDLE {
             idle.publishers.push(publisher);

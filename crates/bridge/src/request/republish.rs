@@ -285,10 +285,16 @@ async fn publish(
     key: &str,
     message: Message,
 ) -> Result<Confirmation> {
-    let publisher = pool.take().await?;
-    let answer = publisher.publish(exchange, key, message).await?.await?;
-    pool.give_back(publisher);
-    Ok(answer)
+    loop {
+        let publisher = pool.take().await?;
+        let answer = publisher.publish(exchange, key, message.clone()).await?.await?;
+        let is_refused_by_stale = answer == Confirmation::Nack && publisher.is_stale();
+        pool.give_back(publisher);
+        // Each turn drops one stale channel, and a new one is not stale.
+        if !is_refused_by_stale {
+            return Ok(answer);
+        }
+    }
 }
 
 async fn confirmed(pool: &ChannelPool, queue: &str, message: Message) -> Result<()> {

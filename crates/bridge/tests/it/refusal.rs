@@ -284,6 +284,25 @@ async fn r2_a_copy_that_was_changed_or_misled_gets_no_sealed_word(broker: Arc<dy
     assert!(more.is_err(), "there was more than the two hints");
 }
 
+/// A channel that knows only a dead leader of the retry queue is refused, also when the queue has room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_retried_on_a_new_channel_where_the_old_one_is_stale() {
+    let broker = MemoryBroker::new();
+    let stage = Stage::new(Arc::new(broker.clone())).await;
+    let head = RequestHead { key_id: "stranger".parse().unwrap(), ..stage.head() };
+    let message = stage.sealed(&head, &stage.key());
+    broker.strand();
+    let publisher = stage.connection.publisher().await.unwrap();
+    let queue = model_queue(&stage.setup.model);
+    publisher.publish("", &queue, message).await.unwrap().await.unwrap();
+    let [first, ..] = RETRY_TIERS;
+    let retries = retry_queue(&stage.setup.model, Priority::Interactive, first);
+    let mut copies = stage.connection.consume(&retries, 1).await.unwrap();
+    let waited = tokio::time::timeout(Duration::from_secs(5), copies.recv()).await;
+    let copy = waited.expect("no copy in the retry queue").unwrap();
+    assert_eq!(copy.message.properties.int(header::TRIES), Some(1));
+}
+
 /// A full retry queue does not block the worker. Such requests are unverified, so they become dead
 /// letters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -92,6 +92,23 @@ async fn c6_a_copy_that_is_refused_is_published_again_until_the_broker_takes_it(
     }
 }
 
+/// A channel that knows only a dead leader of the queue is refused, also when the queue has room.
+#[tokio::test]
+async fn a_refusal_on_a_stale_channel_is_not_believed() {
+    let broker = MemoryBroker::new();
+    let worker = broker.connect("worker").await.unwrap();
+    let model = original().head.model;
+    worker.declare_model(&model).await.unwrap();
+    let link = ReconnectingConnection::new(Arc::new(broker.clone()), "client".to_owned());
+    let (publish, queue) = (Publish::new(link), model_queue(&model));
+    for sent in 1..=3 {
+        let answer = publish.confirmed("", &queue, Message::new(vec![7])).await.unwrap();
+        assert_eq!(answer, Confirmation::Ack);
+        assert_eq!(worker.depth(&queue).await.unwrap().messages, sent);
+        broker.strand();
+    }
+}
+
 /// The task that reads the earlier reply may drop it after another one has reattached.
 #[tokio::test]
 async fn an_earlier_reply_does_not_cancel_the_one_that_reattached() {

@@ -22,11 +22,22 @@ pub(crate) struct Arguments {
     /// Seed of the attacks; random and printed if absent.
     #[arg(long)]
     seed: Option<u64>,
+    /// True if the tests of the workspace are built: with their features, the dependencies are not
+    /// built again.
+    #[arg(skip)]
+    after_tests: bool,
 }
 
 impl Default for Arguments {
     fn default() -> Self {
-        Self { attackers: Vec::new(), seconds: SHORT_RUN_SECONDS, seed: None }
+        Self { attackers: Vec::new(), seconds: SHORT_RUN_SECONDS, seed: None, after_tests: false }
+    }
+}
+
+impl Arguments {
+    /// Returns the arguments of a short run after the tests of the workspace.
+    pub(crate) fn after_tests() -> Self {
+        Self { after_tests: true, ..Self::default() }
     }
 }
 
@@ -38,8 +49,14 @@ impl Default for Arguments {
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     machine::rabbitmq::ready()?;
     output::step("attack");
-    let Arguments { attackers, seconds, seed } = arguments;
-    let mut command = driver(cargo);
+    let Arguments { attackers, seconds, seed, after_tests } = arguments;
+    let mut command = if *after_tests {
+        let mut driver = chaos::driver_of_tests(cargo, "attack")?;
+        driver.arg(SLOWER_IN_TESTS);
+        driver
+    } else {
+        driver(cargo)
+    };
     for name in attackers {
         command.args(["--attacker", name]);
     }
@@ -52,6 +69,10 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
 /// an unoptimized build.
 const DRIVER: [&str; 6] =
     ["--config", "profile.dev.opt-level=2", "--package", "nsbridge-chaos", "--bin", "attack"];
+
+/// Allowed ratio of the well-behaved tenant's time to first token under attack, in the build of the
+/// tests, which is optimized in part only.
+const SLOWER_IN_TESTS: &str = "--slower=10";
 
 /// Returns the command that builds the driver.
 pub(crate) fn build(cargo: &Cargo) -> Command {

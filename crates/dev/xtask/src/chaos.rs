@@ -101,7 +101,8 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
         prepare(&arguments.scenarios)?;
         output::step("chaos");
     }
-    let driver = if arguments.after_tests { driver_of_tests(cargo)? } else { driver(cargo)? };
+    let driver =
+        if arguments.after_tests { driver_of_tests(cargo, "chaos")? } else { driver(cargo)? };
     ensure!(play(driver, arguments)?, "the proof by faults failed; it says where above");
     Ok(())
 }
@@ -138,13 +139,13 @@ pub(crate) fn driver(cargo: &Cargo) -> Result<Command> {
     Ok(cargo.built("chaos"))
 }
 
-/// Builds the driver with the features that the dependencies have in the tests of the workspace, and
+/// Builds a driver with the features that the dependencies have in the tests of the workspace, and
 /// returns the command that runs it.
-fn driver_of_tests(cargo: &Cargo) -> Result<Command> {
+pub(crate) fn driver_of_tests(cargo: &Cargo, driver: &str) -> Result<Command> {
     let mut command = cargo.command(&["build", "--quiet", "--workspace", "--test", "it"]);
-    command.args(["--bin", "chaos", "--bin", "nsbridge", "--features"]).arg(cargo.features(&[])?);
+    command.args(["--bin", driver, "--bin", "nsbridge", "--features"]).arg(cargo.features(&[])?);
     ensure!(cargo::run(command)?, "the driver does not build");
-    Ok(cargo.built("chaos"))
+    Ok(cargo.built(driver))
 }
 
 /// Adds the interpreter of clients in Python to the arguments of the driver.

@@ -21,7 +21,7 @@ pub(crate) fn run() -> Result<()> {
         ("test", &|| test::run(&cargo, &[])),
         ("page", &|| page::run(&cargo, &page::Arguments::default())),
         ("chaos", &|| chaos::run(&cargo, &chaos::Arguments::after_tests())),
-        ("attack", &|| attack::run(&cargo, &attack::Arguments::default())),
+        ("attack", &|| attack::run(&cargo, &attack::Arguments::after_tests())),
     ];
     // All parts run, even after one has failed.
     let (mut failed, mut durations) = (Vec::new(), Vec::new());

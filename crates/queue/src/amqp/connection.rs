@@ -184,7 +184,7 @@ impl Connection for AmqpConnection {
         let life = self.life();
         let opening = async {
             let publisher =
-                AmqpPublisher::start(&self.settings.io, life.clone(), self.channel().await?);
+                AmqpPublisher::start(&self.settings, life.clone(), self.channel().await?);
             Ok(Box::new(publisher.await?) as Box<dyn Publisher>)
         };
         life.during(opening).await

@@ -6,6 +6,8 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use futures_util::stream::FuturesUnordered;
@@ -15,8 +17,7 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use tokio::sync::{mpsc, oneshot};
 
-use super::io::Io;
-use super::lifetime::Life;
+use super::lifetime::{Life, Settings};
 use super::returns::{Ledger, Mark};
 use super::{convert, fault};
 use crate::error::{Error, Result};
@@ -35,22 +36,40 @@ const MANDATORY: BasicPublishOptions = BasicPublishOptions { mandatory: true, im
 pub(super) struct AmqpPublisher {
     jobs: mpsc::Sender<Job>,
     channel: Channel,
+    refusals: Arc<Refusals>,
+}
+
+/// Refusals of a channel.
+struct Refusals {
+    /// End of the time in which they are believed.
+    believed_until: Instant,
+    is_stale: AtomicBool,
+}
+
+impl Refusals {
+    fn note(&self, answer: &Result<Confirmation>) {
+        if matches!(answer, Ok(Confirmation::Nack)) && Instant::now() >= self.believed_until {
+            self.is_stale.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl AmqpPublisher {
-    pub(super) async fn start(io: &Arc<Io>, life: Life, channel: Channel) -> Result<Self> {
+    pub(super) async fn start(settings: &Settings, life: Life, channel: Channel) -> Result<Self> {
+        let believed_until = Instant::now() + settings.timing.fresh_channel;
+        let refusals = Arc::new(Refusals { believed_until, is_stale: AtomicBool::new(false) });
         let confirming = channel.confirm_select(ConfirmSelectOptions::default()).await;
         confirming.map_err(|error| fault::lost(&error))?;
         let (jobs, queue) = mpsc::channel(AHEAD);
         let pump = Pump { channel: channel.clone(), ledger: Ledger::default() };
-        io.spawn(async move {
+        settings.io.spawn(async move {
             tokio::select! {
                 () = pump.run(queue) => {}
                 // Callers that wait for a confirm see the end, because their sender is dropped.
                 _ = life.ended() => {}
             }
         });
-        Ok(Self { jobs, channel })
+        Ok(Self { jobs, channel, refusals })
     }
 }
 
@@ -68,7 +87,16 @@ impl Publisher for AmqpPublisher {
         let (answer, confirmed) = oneshot::channel();
         let job = Job { exchange, key, message, answer };
         self.jobs.send(job).await.map_err(|_| gone())?;
-        Ok(Box::pin(async { confirmed.await.unwrap_or_else(|_| Err(gone())) }))
+        let refusals = self.refusals.clone();
+        Ok(Box::pin(async move {
+            let answer = confirmed.await.unwrap_or_else(|_| Err(gone()));
+            refusals.note(&answer);
+            answer
+        }))
+    }
+
+    fn is_stale(&self) -> bool {
+        self.refusals.is_stale.load(Ordering::Relaxed)
     }
 }
 

@@ -194,7 +194,8 @@ impl Connection for MemoryConnection {
     async fn publisher(&self) -> Result<Box<dyn Publisher>> {
         self.0.arrive().await?;
         let (closed, _) = watch::channel(false);
-        Ok(Box::new(MemoryPublisher { link: Arc::clone(&self.0), closed }))
+        let strandings = self.0.shared.strandings();
+        Ok(Box::new(MemoryPublisher { link: Arc::clone(&self.0), strandings, closed }))
     }
 
     async fn depth(&self, queue: &str) -> Result<Depth> {
@@ -304,6 +305,8 @@ impl Settle for Tag {
 #[derive(Debug)]
 struct MemoryPublisher {
     link: Arc<Link>,
+    /// Number of strandings at its opening.
+    strandings: u64,
     /// True once the channel is closed. Publishing to a missing exchange closes it, as in AMQP.
     closed: watch::Sender<bool>,
 }
@@ -321,12 +324,19 @@ impl Publisher for MemoryPublisher {
         if *self.closed.borrow() {
             return Err(no_exchange());
         }
+        if exchange.is_empty() && self.is_stale() {
+            return Ok(Box::pin(std::future::ready(Ok(Confirmation::Nack))));
+        }
         let routed = self.link.shared.change(|state| state.publish(exchange, key, message));
         let confirmed: Result<Confirmation> = routed.ok_or_else(|| {
             self.closed.send_replace(true);
             no_exchange()
         });
         Ok(Box::pin(std::future::ready(confirmed)))
+    }
+
+    fn is_stale(&self) -> bool {
+        self.link.shared.strandings() > self.strandings
     }
 }
 

@@ -132,6 +132,28 @@ async fn a_queue_declared_with_other_arguments_is_told_in_one_sentence() {
 }
 
 #[tokio::test]
+async fn a_channel_is_stale_once_it_is_refused_and_no_longer_new() {
+    for (fresh_channel, is_stale) in [(Duration::ZERO, true), (Duration::from_secs(60), false)] {
+        let limits = Limits { reply_queue_bytes: 16, ..Limits::default() };
+        let mut timing = Timing::default();
+        timing.fresh_channel = fresh_channel;
+        let broker = AmqpBroker::with_limits(&amqp_url(), limits).unwrap().with_timing(timing);
+        let connection = broker.connect("refused").await.unwrap();
+        let queue = reply_queue();
+        connection.declare_reply_queue(&queue).await.unwrap();
+        let publisher = connection.publisher().await.unwrap();
+        let publish = async || {
+            publisher.publish("", &queue, Message::new(vec![0; 8])).await.unwrap().await.unwrap()
+        };
+        assert_eq!(publish().await, Confirmation::Ack);
+        assert!(!publisher.is_stale(), "nothing was refused");
+        while publish().await == Confirmation::Ack {}
+        assert_eq!(publisher.is_stale(), is_stale);
+        assert!(!connection.publisher().await.unwrap().is_stale(), "a new channel");
+    }
+}
+
+#[tokio::test]
 async fn a_peer_that_falls_silent_is_noticed_by_its_missing_heartbeats() {
     let (proxy, url) = proxied();
     let broker = AmqpBroker::new(&format!("{url}?heartbeat=1")).unwrap();

@@ -321,8 +321,8 @@ impl Session {
     ) -> impl Future<Output = Answer> + Send + use<> {
         let confirm = async {
             let publisher = match self.publisher.take() {
-                Some(publisher) => publisher,
-                None => self.connection.publisher().await?,
+                Some(publisher) if !publisher.is_stale() => publisher,
+                _ => self.connection.publisher().await?,
             };
             let confirm = publisher.publish(exchange, key, message).await?;
             self.publisher = Some(publisher);

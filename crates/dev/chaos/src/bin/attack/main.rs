@@ -43,7 +43,7 @@ use crate::gateway::Target;
 use crate::neighbor::{Door, Neighbor};
 use crate::random::Random;
 use crate::stage::Stage;
-use crate::verdict::{GIVEN_BACK_WITHIN, GatewayMemory, Verdict};
+use crate::verdict::{GIVEN_BACK_WITHIN, GatewayMemory, MOST_SLOWER, Verdict};
 
 /// Attacks a worker and checks the outcome
 #[derive(Debug, Parser)]
@@ -80,6 +80,9 @@ struct Drive {
     /// Seed of the attacks; drawn and printed if absent
     #[arg(long)]
     seed: Option<u64>,
+    /// Allowed ratio of the well-behaved tenant's time to first token under attack to that alone, at the 95th percentile
+    #[arg(long, value_name = "RATIO", default_value_t = MOST_SLOWER)]
+    slower: f64,
     /// Library that the processes under attack load first, such as another allocator
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
@@ -167,7 +170,7 @@ const ALONE: Duration = Duration::from_secs(10);
 async fn play(drive: &Drive, seed: u64, stage: Stage, attackers: &Handle) -> Result<Verdict> {
     let plays = |attacker| drive.attackers.is_empty() || drive.attackers.contains(&attacker);
     let stage = Arc::new(stage);
-    let verdict = Arc::new(Verdict::new(seed, drive.seconds));
+    let verdict = Arc::new(Verdict::new(seed, drive.seconds, drive.slower));
     let random = |salt: u64| Random::new(seed ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut worker = stage.worker("worker", &stage.url()).await?;
     let tenant: Tenant = "good".parse()?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Maximum ratio of the neighbor's time to first token under attack to that alone, at the 95th
 /// percentile.
-const MOST_SLOWER: f64 = 3.0;
+pub(crate) const MOST_SLOWER: f64 = 3.0;
 
 /// Time to first token, in seconds, that is accepted whatever the ratio: the cost of one engine
 /// step on a busy machine.
@@ -36,6 +36,8 @@ const MOST_WORDS: usize = 40;
 pub(crate) struct Verdict {
     seed: u64,
     seconds: u64,
+    /// Allowed ratio of the neighbor's time to first token.
+    most_slower: f64,
     #[serde(flatten)]
     state: Mutex<State>,
 }
@@ -126,8 +128,8 @@ impl Neighbor {
 }
 
 impl Verdict {
-    pub(crate) fn new(seed: u64, seconds: u64) -> Self {
-        Self { seed, seconds, state: Mutex::default() }
+    pub(crate) fn new(seed: u64, seconds: u64, most_slower: f64) -> Self {
+        Self { seed, seconds, most_slower, state: Mutex::default() }
     }
 
     /// Records an attack with its outcome and duration.
@@ -227,7 +229,7 @@ impl Verdict {
             (state.neighbor.clone(), state.peak_mib.clone(), state.gateway)
         };
         for (door, neighbor) in neighbors {
-            let allowed = (MOST_SLOWER * neighbor.alone_p95_s).max(ALWAYS_FINE);
+            let allowed = (self.most_slower * neighbor.alone_p95_s).max(ALWAYS_FINE);
             let (had, alone) = (neighbor.attacked_p95_s, neighbor.alone_p95_s);
             if had > allowed {
                 self.fails(&format!(
@@ -268,11 +270,11 @@ fn percentile(sorted: &[f64], part: f64) -> f64 {
 mod tests {
     use std::time::Duration;
 
-    use super::{GatewayMemory, Verdict};
+    use super::{GatewayMemory, MOST_SLOWER, Verdict};
 
     #[track_caller]
     fn check(alone_ms: u64, attacked_ms: u64, holds: bool) {
-        let verdict = Verdict::new(1, 60);
+        let verdict = Verdict::new(1, 60, MOST_SLOWER);
         for (attacked, ms) in [(false, alone_ms), (true, attacked_ms)] {
             verdict.first_token("broker", attacked, Duration::from_millis(ms));
         }
@@ -290,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_slowest_first_tokens_alone_and_attacked_are_told_together() {
-        let verdict = Verdict::new(1, 60);
+        let verdict = Verdict::new(1, 60, MOST_SLOWER);
         for (attacked, ms) in [(false, 100), (false, 200), (true, 300), (true, 500)] {
             verdict.first_token("broker", attacked, Duration::from_millis(ms));
         }
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn a_gateway_may_hold_512_mib_and_keep_64() {
         let check = |peak_mib: u64, left_mib: u64| {
-            let verdict = Verdict::new(1, 60);
+            let verdict = Verdict::new(1, 60, MOST_SLOWER);
             let end_mib = peak_mib;
             verdict.gateway(GatewayMemory { idle_mib: 20, peak_mib, end_mib, left_mib });
             verdict.judge();
@@ -315,7 +317,7 @@ mod tests {
     #[test]
     fn a_panic_in_a_workers_log_is_found() {
         let log = |line: &str| {
-            let verdict = Verdict::new(1, 60);
+            let verdict = Verdict::new(1, 60, MOST_SLOWER);
             verdict.log(line);
             verdict.holds()
         };

@@ -158,4 +158,8 @@ impl Publisher for Watched<Box<dyn Publisher>> {
         }
         self.inner.publish(exchange, key, message).await
     }
+
+    fn is_stale(&self) -> bool {
+        self.inner.is_stale()
+    }
 }

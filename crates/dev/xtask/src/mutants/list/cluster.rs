@@ -30,4 +30,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("node-killed", 1),
     },
+    // A client believes a channel that knows only a dead leader of the queue.
+    Mutant {
+        name: "a-stale-channel-is-believed",
+        file: "crates/client/src/router.rs",
+        edits: &[("answer.is_ok() && !publisher.is_stale()", "answer.is_ok()")],
+        judge: Judge::Test {
+            package: "nsbridge-client",
+            file: "crates/client/src/router/tests.rs",
+            module: "router::tests::",
+            name: "a_refusal_on_a_stale_channel_is_not_believed",
+        },
+    },
 ];
