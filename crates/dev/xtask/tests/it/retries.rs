@@ -32,6 +32,7 @@ const OTHERS: [(&str, &[(&str, &str)]); 7] = [
             ("crates/bridge/src/worker/publish_probe.rs", "blocked"),
             ("crates/cli/src/doctor.rs", "blocked"),
             ("crates/cli/src/queue/letters.rs", "begin"),
+            ("crates/cli/src/queue/letters.rs", "leave"),
             ("crates/top/src/lib.rs", "read_twice"),
             ("crates/gateway-replies/src/workers.rs", "missing_from"),
             ("crates/handlers/llama/src/engine.rs", "drop"),

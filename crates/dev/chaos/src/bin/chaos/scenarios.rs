@@ -40,9 +40,10 @@ pub(crate) enum Needs {
     AnyNode,
     /// A node of its own, because the scenario harms it.
     ItsOwnNode,
-    /// A cluster of three nodes over TLS, of its own, and minutes of time; the scenario is played only when
-    /// it is named.
+    /// A cluster of three nodes over TLS, shared with other scenarios, one at a time.
     Cluster,
+    /// Such a cluster and a minute or two; the scenario is played only when it is named.
+    ClusterAndTime,
     /// Half an hour of time; the scenario is played only when it is named.
     Time,
     /// vLLM and a node of its own; the scenario is played only when it is named.
@@ -55,13 +56,13 @@ impl Needs {
         match self {
             Self::AnyNode | Self::Time => Kind::SharedNode,
             Self::ItsOwnNode | Self::Vllm => Kind::OwnNode,
-            Self::Cluster => Kind::Cluster,
+            Self::Cluster | Self::ClusterAndTime => Kind::Cluster,
         }
     }
 
     /// Returns true if the scenario is played only when it is named.
     pub(crate) fn its_name(self) -> bool {
-        matches!(self, Self::Time | Self::Vllm | Self::Cluster)
+        matches!(self, Self::Time | Self::Vllm | Self::ClusterAndTime)
     }
 }
 
@@ -168,15 +169,15 @@ scenarios! {
         "the same by vLLM, whose engine process is killed too; it needs vLLM and a model's folder"
     "memory-alarm" ItsOwnNode broker::memory_alarm:
         "the broker blocks publishers for a while"
-    "rolling-upgrade" Cluster cluster::rolling_upgrade:
+    "rolling-upgrade" ClusterAndTime cluster::rolling_upgrade:
         "one node of a cluster after the other is drained, stopped and started; minutes a round"
-    "minority" Cluster cluster::minority:
+    "minority" ClusterAndTime cluster::minority:
         "two of a cluster's three nodes are killed; requests come meanwhile"
     "node-killed" Cluster cluster::node_killed:
         "the node of a cluster that has the client's reply queue is killed, and started again"
     "tls-cut" Cluster cluster::tls_cut:
         "TLS connections end in the middle of a record, beside an address with a wrong certificate"
-    "leader-killed" Cluster cluster::leader_killed:
+    "leader-killed" ClusterAndTime cluster::leader_killed:
         "the node of a cluster that leads the model's queue is killed"
     "broker-restart" ItsOwnNode broker::restart:
         "the broker is stopped and started again"

@@ -23,6 +23,10 @@ const OVERLAP: u64 = 2 * SECOND;
 /// Time after the client has received the end in which a run may still begin.
 const AFTER_THE_END: u64 = SECOND;
 
+/// Time for which a worker asks the client before it begins a run. It hears no answer if it loses its
+/// connection meanwhile.
+const ASKING: u64 = 5 * SECOND;
+
 /// Shortest time without any line of the journal in which all processes may have stood still, such as
 /// on a machine that other programs use.
 const SILENCE: u64 = SECOND / 2;
@@ -122,11 +126,16 @@ impl Runs {
                 report.double_runs.extend(doubles);
             }
         }
+        // A worker asks the client for a few seconds before it begins.
         for Interval { run, n, start, canceled, .. } in &self.all {
             let end = replies.get(&run.request).and_then(|reply| reply.end.as_ref());
             let late = |end: u64| {
-                // A worker asks the client for a few seconds before it begins.
-                let in_vain = if *canceled { self.silent(end, *start) } else { 0 };
+                let asked_in_vain = self.lost_within(run.pid, start.saturating_sub(ASKING), *start);
+                let in_vain = match canceled {
+                    true if asked_in_vain => ASKING,
+                    true => self.silent(end, *start),
+                    false => 0,
+                };
                 *start > end + AFTER_THE_END + in_vain && !self.deaf(*start)
             };
             if let Some((end, _)) = end.filter(|(end, _)| late(*end)) {
@@ -143,6 +152,12 @@ impl Runs {
     fn deaf(&self, at: u64) -> bool {
         let before = self.hearing.iter().rev().find(|(changed, _)| *changed <= at);
         before.is_some_and(|(changed, hears)| !hears || at <= changed + AFTER_THE_END)
+    }
+
+    /// Returns true if the process lost a subscription between these times.
+    fn lost_within(&self, pid: u32, from: u64, to: u64) -> bool {
+        let lost = self.not_taking.get(&pid).into_iter().flatten();
+        lost.into_iter().any(|at| (from..=to).contains(at))
     }
 
     /// Returns the time between two moments in which the journal has no line.
@@ -171,13 +186,15 @@ impl Runs {
     /// Returns the time until which the older run may continue although another worker has its job.
     ///
     /// Its worker lost its connection before the newer run began, and subscribed again after the
-    /// older run had begun. If the worker loses that connection too before the adoption window is over,
-    /// the window starts again with the next subscription.
+    /// older run had begun. A subscription that was lost before the newer run began was not that one: the
+    /// older run had its delivery from it, or had adopted it. If the worker loses that connection too
+    /// before the adoption window is over, the window starts again with the next subscription.
     fn allowed_until(&self, older: &Interval, newer: &Interval) -> u64 {
         let times = |all: &HashMap<u32, Vec<u64>>| all.get(&older.run.pid).cloned();
         let again = times(&self.taking).unwrap_or_default();
         let lost = times(&self.not_taking).unwrap_or_default();
-        let mut again = again.iter().filter(|at| **at > older.start);
+        let kept = |at: u64| !lost.iter().any(|lost| at < *lost && *lost <= newer.start);
+        let mut again = again.iter().filter(|at| **at > older.start && kept(**at));
         let Some(first) = again.next() else { return newer.start + ORPHAN };
         let mut allowed = first + ADOPT_WINDOW;
         for at in again {

@@ -264,6 +264,21 @@ fn a_worker_that_loses_its_connection_within_its_window_has_it_again_when_it_is_
 }
 
 #[test]
+fn the_window_begins_with_the_subscription_after_the_one_that_delivered_the_run() {
+    // Process 1 subscribes at second 2.1, which the run began with, and again at second 10.
+    let overlap = |lost: f64, end: f64| {
+        let round = Round::new().start(2.0, 1, 1).taking(2.1, 1).not_taking(lost, 1);
+        let round = round.taking(10.0, 1).end(end, 1, 1).start(9.5, 2, 2).end(30.0, 2, 2);
+        let whole = lone_run(SEED, PIECES).into_iter();
+        whole.fold(round, |round, piece| round.piece(2.0, piece)).done(31.0)
+    };
+    overlap(9.0, 16.9).check([0; 4]);
+    overlap(9.0, 17.1).check([0, 0, 1, 0]);
+    // The newer run began while process 1 had its delivery.
+    overlap(9.8, 11.6).check([0, 0, 1, 0]);
+}
+
+#[test]
 fn the_run_of_a_killed_process_ends_with_it() {
     let gone = What::Gone { pid: 1, name: "w1.0".into(), status: "killed".into() };
     let round = Round::new().start(2.0, 1, 1).at(3.0, gone).start(3.1, 2, 2).end(60.0, 2, 2);
@@ -275,6 +290,21 @@ fn the_run_of_a_killed_process_ends_with_it() {
 fn a_run_that_begins_after_the_end_is_a_double_run() {
     Round::answered().start(9.9, 2, 2).end(9.95, 2, 2).check([0; 4]);
     Round::answered().start(10.1, 2, 2).end(10.2, 2, 2).check([0, 0, 1, 0]);
+}
+
+#[test]
+fn a_worker_that_loses_its_connection_while_it_asks_hears_no_cancel() {
+    let late = |lost: f64, start: f64, how: &str| {
+        let round = Round::answered().not_taking(lost, 2).taking(9.5, 2);
+        let busy = (0..20).map(|n| 9.0 + f64::from(n) * 0.3);
+        let round = busy.fold(round, |round, at| round.taking(at, 9));
+        round.start(start, 2, 2).end_with(start + 0.1, 2, 2, how)
+    };
+    let canceled = "the client canceled the request";
+    late(8.9, 12.0, canceled).check([0; 4]);
+    late(8.9, 12.0, "ok").check([0, 0, 1, 0]);
+    late(6.9, 12.0, canceled).check([0, 0, 1, 0]);
+    late(9.4, 15.1, canceled).check([0, 0, 1, 0]);
 }
 
 #[test]
