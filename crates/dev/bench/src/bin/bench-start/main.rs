@@ -21,7 +21,7 @@ use nsbridge_testkit::Rabbit;
 use tempfile::TempDir;
 
 /// Number of rounds. A figure is the median of its rounds.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 
 /// Name of the model and of its queue.
 const MODEL: &str = "smollm2";
@@ -32,11 +32,14 @@ const INTERVAL_S: u32 = 5;
 /// Number of pieces after which a worker is told to leave.
 const PIECES_BEFORE: usize = 20;
 
-/// Time limit of each part.
-const PART_LIMIT: Duration = Duration::from_secs(120);
+/// Time limit of each part. The scaler wants no worker once the tokens that arrived are forgotten.
+const PART_LIMIT: Duration = Duration::from_secs(300);
 
-/// Request whose reply is long.
+/// Request whose reply is long with the seed [`SEED`].
 const ASKED: &str = "Count from one to five hundred in words, with a comma after each number.";
+
+/// Seed of all replies.
+const SEED: &str = "1";
 
 /// Times of a round, in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +61,7 @@ fn main() -> Result<()> {
     let fleet = Fleet::new()?;
     let mut rounds = Vec::new();
     for number in 1..=ROUNDS {
-        let round = fleet.round(number)?;
+        let round = fleet.round()?;
         eprintln!("round {number}: {round:?}");
         rounds.push(round);
     }
@@ -85,6 +88,15 @@ fn main() -> Result<()> {
 
 /// Child process that is killed on drop.
 struct Process(Child);
+
+impl Process {
+    /// Tells the process to leave.
+    fn terminate(&self) -> Result<()> {
+        let told = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status()?;
+        ensure!(told.success(), "a worker cannot be told to leave");
+        Ok(())
+    }
+}
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -179,12 +191,11 @@ impl Fleet {
         Ok((worker, began.elapsed().as_secs_f64()))
     }
 
-    fn round(&self, number: usize) -> Result<Round> {
+    fn round(&self) -> Result<Round> {
         until("the scaler's zero", || self.desired() == Some(0))?;
         let asked = Instant::now();
-        let seed = number.to_string();
         let mut ask = self.command(&["ask", "--model", MODEL, "--broker", &self.rabbit.url()]);
-        ask.args(["--keyring", "keys.json", "--max-tokens", "400", "--seed", &seed, ASKED]);
+        ask.args(["--keyring", "keys.json", "--max-tokens", "400", "--seed", SEED, ASKED]);
         let log = fs::File::create(self.folder.path().join("ask.log"))?;
         let mut ask = Process(ask.stdout(Stdio::piped()).stderr(log).spawn()?);
         let mut text = ask.0.stdout.take().context("stdout is a pipe")?;
@@ -206,14 +217,16 @@ impl Fleet {
         for _ in 0..PIECES_BEFORE {
             before.push(next(&pieces)?.context("the reply is too short")?);
         }
-        let told = Command::new("kill").args(["-TERM", &first.0.id().to_string()]).status()?;
-        ensure!(told.success(), "the worker cannot be told to leave");
+        first.terminate()?;
         let left = Instant::now();
-        let (_second, _) = self.worker("second.log")?;
+        let (mut second, _) = self.worker("second.log")?;
         let mut after = vec![left];
         while let Some(piece) = next(&pieces)? {
             after.push(piece);
         }
+        // A killed worker may not have acked the request, which would then wait in the queue.
+        second.terminate()?;
+        second.0.wait()?;
         ensure!(after.len() > PIECES_BEFORE, "the reply ended before the worker had left");
         let (pause, pause_before) = (longest(&after), longest(&before));
         Ok(Round { decided, started, first_piece, pause, pause_before })
