@@ -18,6 +18,9 @@ const BUCKET: &str = "replies";
 /// Part of the writes to the shared store that it refuses at first.
 const REFUSED: f64 = 0.7;
 
+/// Time within which a gateway has stored an end that it has told, on a busy machine.
+const STORED_WITHIN: Duration = Duration::from_secs(2);
+
 /// Number of slots of a worker: runs for a gateway that is gone keep theirs for 17 s.
 const SLOTS: usize = 24;
 
@@ -116,6 +119,8 @@ pub(super) fn restart_after_cancel(stage: &mut Stage) -> Result<()> {
     for (path, status) in ends {
         before.push(until_status(stage, path, status)?);
     }
+    // A gateway tells an end before it is on the disk: a store never delays a reply.
+    sleep(STORED_WITHIN);
     stage.kill("g1")?;
     stage.balance(&["g1"])?;
     for ((path, _), before) in ends.iter().zip(before) {
