@@ -203,9 +203,9 @@ pub trait Publisher: Debug + Send + Sync {
     /// RabbitMQ looks up the leader of a quorum queue at the channel's first message to that queue. A
     /// channel that then finds a leader on a node that has just died is refused until that node is
     /// back, although the queue has another leader. A caller therefore opens a new channel before it
-    /// believes a [`Nack`](Confirmation::Nack). A channel younger than
-    /// [`Timing::fresh_channel`] is not stale, so that a full queue costs one new channel in that
-    /// time.
+    /// believes a [`Nack`](Confirmation::Nack). The refusal of a message that was published within
+    /// [`Timing::fresh_channel`] of the channel's opening makes no channel stale, so that a full queue
+    /// costs one new channel in that time.
     fn is_stale(&self) -> bool {
         false
     }

@@ -32,7 +32,7 @@ pub struct Timing {
     /// Polling interval of a connection's state: 1 s. lapin's events report errors, but not every
     /// orderly end.
     pub connection_poll: Duration,
-    /// Age up to which a publishing channel's refusals are believed: 1 s. See
+    /// Age up to which a publishing channel's messages are believed to be refused by their queue: 1 s. See
     /// [`Publisher::is_stale`](crate::Publisher::is_stale).
     pub fresh_channel: Duration,
     /// Polling interval of the channel of a paused subscription: 500 ms. No event reports its closing.

@@ -12,7 +12,7 @@ from .channel import Channel, Connection, Nodes, gone, settle
 from .constants import CONTENT_TYPE
 
 
-_FRESH = 1.0  # seconds in which a new channel's refusals are believed
+_FRESH = 1.0  # seconds in which a new channel's messages are believed to be refused by their queue
 
 
 class Publisher:
@@ -69,7 +69,11 @@ class Publisher:
         tag = self._published
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._unanswered[tag] = message, answer
-        return await answer
+        # The time of publishing counts: a slow refusal on a new channel is believed too.
+        believed = answer.get_loop().time() < self._believed_until
+        answered = await answer
+        self.stale |= answered is Answer.REFUSED and not believed
+        return answered
 
     def _on_return(self, _channel: Any, _method: Any, _properties: Any, body: bytes) -> None:
         self._returned.add(body)
@@ -86,11 +90,8 @@ class Publisher:
             if message.body in self._returned:
                 self._returned.discard(message.body)
                 settle(answer, Answer.RETURNED)
-            elif taken:
-                settle(answer, Answer.TAKEN)
             else:
-                self.stale |= answer.get_loop().time() >= self._believed_until
-                settle(answer, Answer.REFUSED)
+                settle(answer, Answer.TAKEN if taken else Answer.REFUSED)
 
     def _on_close(self, _channel: Any, error: Any) -> None:
         unanswered, self._unanswered = self._unanswered, {}

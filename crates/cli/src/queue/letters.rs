@@ -123,12 +123,7 @@ impl Letters {
         let _ = give_back(self.letters).await;
         // The broker answers no requeue. Without the wait, the next command could see a queue
         // without them.
-        for _ in 0..RETURN_TRIES {
-            match depth(&*self.connection, queue).await {
-                Ok(depth) if depth < count => sleep(RETURN_WAIT).await,
-                _ => break,
-            }
-        }
+        let _ = returned(&*self.connection, queue, count).await;
         self.connection.close().await;
     }
 
@@ -178,15 +173,7 @@ struct Look {
 
 impl Look {
     async fn begin(connection: Arc<dyn Connection>, queue: &str) -> Result<Self> {
-        let mut tries = RETURN_TRIES;
-        let depth = loop {
-            let depth = depth(&*connection, queue).await?;
-            tries -= 1;
-            if depth > 0 || tries == 0 {
-                break depth;
-            }
-            sleep(RETURN_WAIT).await;
-        };
+        let depth = returned(&*connection, queue, 1).await?;
         let consumer = if depth > 0 { Some(connection.consume(queue, AHEAD).await?) } else { None };
         Ok(Self { connection, depth, consumer, seen: 0 })
     }
@@ -218,6 +205,19 @@ impl Look {
             crate::failure::note(&format!("only the oldest {seen} of {depth} were looked at"));
         }
         Ok(Letters { connection: self.connection, letters })
+    }
+}
+
+/// Returns the number of messages in a queue once it has at least `count`, or after the last look.
+async fn returned(connection: &dyn Connection, queue: &str, count: usize) -> Result<usize> {
+    let mut tries = RETURN_TRIES;
+    loop {
+        let depth = depth(connection, queue).await?;
+        tries -= 1;
+        if depth >= count || tries == 0 {
+            return Ok(depth);
+        }
+        sleep(RETURN_WAIT).await;
     }
 }
 

@@ -36,30 +36,16 @@ const MANDATORY: BasicPublishOptions = BasicPublishOptions { mandatory: true, im
 pub(super) struct AmqpPublisher {
     jobs: mpsc::Sender<Job>,
     channel: Channel,
-    refusals: Arc<Refusals>,
-}
-
-/// Refusals of a channel.
-struct Refusals {
-    /// End of the time in which they are believed.
+    /// End of the time in which a refusal of what is published is believed.
     believed_until: Instant,
-    is_stale: AtomicBool,
-}
-
-impl Refusals {
-    fn note(&self, answer: &Result<Confirmation>) {
-        if matches!(answer, Ok(Confirmation::Nack)) && Instant::now() >= self.believed_until {
-            self.is_stale.store(true, Ordering::Relaxed);
-        }
-    }
+    is_stale: Arc<AtomicBool>,
 }
 
 impl AmqpPublisher {
     pub(super) async fn start(settings: &Settings, life: Life, channel: Channel) -> Result<Self> {
-        let believed_until = Instant::now() + settings.timing.fresh_channel;
-        let refusals = Arc::new(Refusals { believed_until, is_stale: AtomicBool::new(false) });
         let confirming = channel.confirm_select(ConfirmSelectOptions::default()).await;
         confirming.map_err(|error| fault::lost(&error))?;
+        let believed_until = Instant::now() + settings.timing.fresh_channel;
         let (jobs, queue) = mpsc::channel(AHEAD);
         let pump = Pump { channel: channel.clone(), ledger: Ledger::default() };
         settings.io.spawn(async move {
@@ -69,7 +55,7 @@ impl AmqpPublisher {
                 _ = life.ended() => {}
             }
         });
-        Ok(Self { jobs, channel, refusals })
+        Ok(Self { jobs, channel, believed_until, is_stale: Arc::default() })
     }
 }
 
@@ -84,19 +70,23 @@ impl Publisher for AmqpPublisher {
         if !self.channel.status().connected() {
             return Err(gone());
         }
+        // The time of publishing counts, so that a slow refusal on a new channel is believed too.
+        let is_believed = Instant::now() < self.believed_until;
         let (answer, confirmed) = oneshot::channel();
         let job = Job { exchange, key, message, answer };
         self.jobs.send(job).await.map_err(|_| gone())?;
-        let refusals = self.refusals.clone();
+        let is_stale = self.is_stale.clone();
         Ok(Box::pin(async move {
             let answer = confirmed.await.unwrap_or_else(|_| Err(gone()));
-            refusals.note(&answer);
+            if matches!(answer, Ok(Confirmation::Nack)) && !is_believed {
+                is_stale.store(true, Ordering::Relaxed);
+            }
             answer
         }))
     }
 
     fn is_stale(&self) -> bool {
-        self.refusals.is_stale.load(Ordering::Relaxed)
+        self.is_stale.load(Ordering::Relaxed)
     }
 }
 

@@ -153,6 +153,39 @@ async fn a_channel_is_stale_once_it_is_refused_and_no_longer_new() {
     }
 }
 
+/// A broker without a majority refuses after seconds. Such a refusal must not cost one new channel after
+/// the other.
+#[tokio::test]
+async fn a_slow_refusal_of_what_was_published_on_a_new_channel_is_believed() {
+    let (proxy, url) = proxied();
+    let limits = Limits { reply_queue_bytes: 16, ..Limits::default() };
+    let mut timing = Timing::default();
+    timing.fresh_channel = Duration::from_millis(500);
+    let broker = AmqpBroker::with_limits(&url, limits).unwrap().with_timing(timing.clone());
+    let connection = broker.connect("refused late").await.unwrap();
+    let queue = reply_queue();
+    connection.declare_reply_queue(&queue).await.unwrap();
+    let message = || Message::new(vec![0; 8]);
+    let filling = connection.publisher().await.unwrap();
+    while filling.publish("", &queue, message()).await.unwrap().await.unwrap() == Confirmation::Ack
+    {
+    }
+
+    let publisher = connection.publisher().await.unwrap();
+    let opened = Instant::now();
+    proxy.freeze();
+    let confirm = publisher.publish("", &queue, message()).await.unwrap();
+    while opened.elapsed() < 2 * timing.fresh_channel {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    proxy.thaw();
+    assert_eq!(confirm.await.unwrap(), Confirmation::Nack);
+    assert!(!publisher.is_stale());
+    let again = publisher.publish("", &queue, message()).await.unwrap();
+    assert_eq!(again.await.unwrap(), Confirmation::Nack);
+    assert!(publisher.is_stale(), "the channel is no longer new");
+}
+
 #[tokio::test]
 async fn a_peer_that_falls_silent_is_noticed_by_its_missing_heartbeats() {
     let (proxy, url) = proxied();
