@@ -53,6 +53,13 @@ impl Round {
         pieces.into_iter().fold(round, |round, piece| round.piece(8.0, piece)).done(9.0)
     }
 
+    /// Adds a run of process 2 from `start` to `end`, whose text the request gets.
+    fn continued(self, start: f64, end: f64) -> Self {
+        let round = self.start(start, 2, 2).end(end, 2, 2);
+        let whole = lone_run(SEED, PIECES).into_iter();
+        whole.fold(round, |round, piece| round.piece(2.0, piece)).done(end + 1.0)
+    }
+
     fn done(self, second: f64) -> Self {
         self.at(second, What::Done { n: 0, request: r() })
     }
@@ -229,9 +236,7 @@ fn two_runs_in_two_processes_may_overlap_until_the_window_is_over() {
     // tolerance.
     let overlap = |end: f64| {
         let round = Round::new().start(2.0, 1, 1).taking(3.0, 1).end(end, 1, 1);
-        let round = round.start(2.5, 2, 2).end(30.0, 2, 2);
-        let whole = lone_run(SEED, PIECES).into_iter();
-        whole.fold(round, |round, piece| round.piece(2.0, piece)).done(31.0)
+        round.continued(2.5, 30.0)
     };
     overlap(9.9).check([0; 4]);
     overlap(10.1).check([0, 0, 1, 0]);
@@ -241,9 +246,7 @@ fn two_runs_in_two_processes_may_overlap_until_the_window_is_over() {
 fn a_worker_that_is_cut_again_has_its_window_again() {
     let overlap = |again: f64, end: f64| {
         let round = Round::new().start(2.0, 1, 1).taking(3.0, 1).taking(again, 1).end(end, 1, 1);
-        let round = round.start(2.5, 2, 2).end(30.0, 2, 2);
-        let whole = lone_run(SEED, PIECES).into_iter();
-        whole.fold(round, |round, piece| round.piece(2.0, piece)).done(31.0)
+        round.continued(2.5, 30.0)
     };
     overlap(7.0, 13.9).check([0; 4]);
     overlap(7.0, 14.1).check([0, 0, 1, 0]);
@@ -254,9 +257,7 @@ fn a_worker_that_is_cut_again_has_its_window_again() {
 fn a_worker_that_loses_its_connection_within_its_window_has_it_again_when_it_is_back() {
     let overlap = |lost: f64, end: f64| {
         let round = Round::new().start(2.0, 1, 1).taking(3.0, 1).not_taking(lost, 1);
-        let round = round.taking(10.0, 1).end(end, 1, 1).start(2.5, 2, 2).end(30.0, 2, 2);
-        let whole = lone_run(SEED, PIECES).into_iter();
-        whole.fold(round, |round, piece| round.piece(2.0, piece)).done(31.0)
+        round.taking(10.0, 1).end(end, 1, 1).continued(2.5, 30.0)
     };
     overlap(7.9, 16.9).check([0; 4]);
     overlap(7.9, 17.1).check([0, 0, 1, 0]);
@@ -268,9 +269,7 @@ fn the_window_begins_with_the_subscription_after_the_one_that_delivered_the_run(
     // Process 1 subscribes at second 2.1, which the run began with, and again at second 10.
     let overlap = |lost: f64, end: f64| {
         let round = Round::new().start(2.0, 1, 1).taking(2.1, 1).not_taking(lost, 1);
-        let round = round.taking(10.0, 1).end(end, 1, 1).start(9.5, 2, 2).end(30.0, 2, 2);
-        let whole = lone_run(SEED, PIECES).into_iter();
-        whole.fold(round, |round, piece| round.piece(2.0, piece)).done(31.0)
+        round.taking(10.0, 1).end(end, 1, 1).continued(9.5, 30.0)
     };
     overlap(9.0, 16.9).check([0; 4]);
     overlap(9.0, 17.1).check([0, 0, 1, 0]);
@@ -281,9 +280,7 @@ fn the_window_begins_with_the_subscription_after_the_one_that_delivered_the_run(
 #[test]
 fn the_run_of_a_killed_process_ends_with_it() {
     let gone = What::Gone { pid: 1, name: "w1.0".into(), status: "killed".into() };
-    let round = Round::new().start(2.0, 1, 1).at(3.0, gone).start(3.1, 2, 2).end(60.0, 2, 2);
-    let whole = lone_run(SEED, PIECES).into_iter();
-    whole.fold(round, |round, piece| round.piece(2.0, piece)).done(61.0).check([0; 4]);
+    Round::new().start(2.0, 1, 1).at(3.0, gone).continued(3.1, 60.0).check([0; 4]);
 }
 
 #[test]
