@@ -408,7 +408,7 @@ def metric_names(text: str) -> set[str]:
 
 class Names(unittest.TestCase):
     def test_every_metric_of_nsbridge_that_a_file_names_is_documented(self) -> None:
-        known = metric_names("".join((stacks.ROOT / "docs" / name).read_text() for name in ("metrics.md", "gateway.md")))
+        known = metric_names("".join((stacks.ROOT / "docs" / name).read_text() for name in ("metrics.md", "gateway.md", "scaling.md")))
         self.assertLessEqual(metric_names("rate(nsbridge_dead_letters_total[5m])"), known)
         self.assertFalse(metric_names("rate(nsbridge_dead_letter_total[5m])") <= known)
         for folder in ("cloudformation", "helm", "prometheus", "grafana"):
