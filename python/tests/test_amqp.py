@@ -32,7 +32,7 @@ class Raw:
 class Wire:
     """Broker's end of the connections, with scripted failures."""
 
-    def __init__(self, **fails: list[int]):
+    def __init__(self, **fails: list[int | None]):
         self.calls: list[str] = []
         self.fails, self.cancels = fails, []
         self.deliver = None
@@ -49,7 +49,10 @@ class Wire:
     async def call(self, method, *arguments, **options):
         self.calls.append(method)
         if self.fails.get(method):
-            raise Gone("scripted", self.fails[method].pop(0))
+            code = self.fails[method].pop(0)
+            if code is None:
+                await asyncio.Future()  # no answer
+            raise Gone("scripted", code)
         if method == "basic_consume":
             self.deliver = options["on_message_callback"]
         if method == "confirm_delivery":
@@ -145,6 +148,18 @@ class Order(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(self.queue_calls(), calls)
         await self.lose()
         self.assertEqual(self.watcher.told[3:], ["disconnected", False])
+
+    async def test_c6_a_reply_queue_whose_node_does_not_answer_gets_another_name(self):
+        broker = await self.connect()
+        broker.timing = Timing(pause=0.001, longest_pause=0.001, home_node=0.02)
+        # The broker waits a minute for the node that has the queue.
+        self.wire.fails = {"basic_consume": [None, 404]}
+        await self.lose()
+        self.assertEqual(self.watcher.told, [False, "disconnected", True])
+        self.assertEqual(broker._consumer.queue, "nsbridge.reply.1")
+        calls = ["basic_consume", "basic_consume", "queue_declare", "queue_bind", "basic_consume"]
+        self.assertEqual(self.queue_calls(), calls)
+        self.assertIn("close", self.wire.calls[: self.wire.calls.index("queue_declare")])
 
     async def test_exchanges_are_declared_only_if_they_are_missing(self):
         await self.connect(exchange_declare=[404])

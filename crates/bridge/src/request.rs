@@ -14,6 +14,7 @@ pub(crate) mod in_flight;
 pub(crate) mod intake_pause;
 pub(crate) mod lifecycle;
 pub(crate) mod publishing;
+mod reply_queue_check;
 mod reply_sender;
 mod reply_stream;
 mod republish;

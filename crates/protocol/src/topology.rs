@@ -197,9 +197,12 @@ pub fn run_record(model: &ModelName, number: u128) -> String {
     format!("nsbridge.{model}.runs.{number:032x}")
 }
 
+/// Beginning of the names of reply queues.
+pub const REPLY_QUEUE_PREFIX: &str = "nsbridge.reply.";
+
 /// Returns the name of the reply queue of the client with this random number.
 pub fn reply_queue(random: u128) -> String {
-    format!("nsbridge.reply.{random:032x}")
+    format!("{REPLY_QUEUE_PREFIX}{random:032x}")
 }
 
 /// Returns the name of the control queue of the worker with this random number.
@@ -211,7 +214,7 @@ pub fn control_queue(random: u128) -> String {
 ///
 /// A consumer receives a message with a larger body without that body.
 pub fn largest_body(queue: &str) -> usize {
-    if queue.starts_with("nsbridge.reply.") {
+    if queue.starts_with(REPLY_QUEUE_PREFIX) {
         REPLY_BODY
     } else if queue.starts_with("nsbridge.control.") {
         CONTROL_BODY

@@ -149,7 +149,8 @@ pub trait Connection: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::NoQueue`] if there is no such queue.
+    /// Returns [`Error::NoQueue`] if there is no such queue, and [`Error::NodeDown`] if it is a reply queue
+    /// whose node is down.
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer>;
 
     /// Opens a paused subscription to `queue` on a new channel. It takes deliveries after
@@ -168,7 +169,8 @@ pub trait Connection: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::NoQueue`] if there is no such queue.
+    /// Returns [`Error::NoQueue`] if there is no such queue, and [`Error::NodeDown`] if it is a reply queue
+    /// whose node is down.
     async fn depth(&self, queue: &str) -> Result<Depth>;
 
     /// Returns true while the broker accepts no messages because it is short of memory or disk.

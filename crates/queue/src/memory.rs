@@ -107,6 +107,13 @@ impl MemoryBroker {
         self.shared.strandings.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Takes the reply queues down that exist, as RabbitMQ 4.3 does when the node that has them is
+    /// down: it refuses messages for them, and keeps their names.
+    #[cfg(feature = "testing")]
+    pub fn take_reply_queues_down(&self) {
+        self.shared.change(State::take_reply_queues_down);
+    }
+
     /// Blocks publishers, as RabbitMQ does when it is short of memory or disk.
     #[cfg(feature = "testing")]
     pub fn block(&self) {

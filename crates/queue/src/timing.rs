@@ -35,6 +35,9 @@ pub struct Timing {
     /// Age up to which a publishing channel's messages are believed to be refused by their queue: 1 s. See
     /// [`Publisher::is_stale`](crate::Publisher::is_stale).
     pub fresh_channel: Duration,
+    /// Time limit for the broker's answer about a reply queue or a run record, after which the node that has
+    /// it counts as down: 5 s. RabbitMQ 4.3 waits a minute for a node that does not run.
+    pub home_node_limit: Duration,
     /// Polling interval of the channel of a paused subscription: 500 ms. No event reports its closing.
     pub channel_poll: Duration,
 
@@ -54,6 +57,7 @@ impl Default for Timing {
             close_limit: s(5),
             connection_poll: s(1),
             fresh_channel: s(1),
+            home_node_limit: s(5),
             channel_poll: ms(500),
             reconnect: Backoff::new(ms(100), s(10)),
             probe_interval: ms(250),

@@ -161,7 +161,13 @@ class Consumer:
                 channel = await self.connection.channel()
                 await channel.call("exchange_declare", exchange, "direct", durable=True)
         try:  # first: a queue with a consumer does not expire
-            await self._subscribe()
+            await asyncio.wait_for(self._subscribe(), self.broker.timing.home_node)
+        except asyncio.TimeoutError:
+            # RabbitMQ 4.3 waits a minute for the queue's node of a cluster, which is down. The
+            # subscription may still come, so that another connection subscribes to the new queue.
+            self.broker._lost = True
+            self.broker._queue = self._watcher.rename()
+            raise Gone("the node of the reply queue is down") from None
         except Gone as error:
             if error.code != NOT_FOUND:
                 raise

@@ -28,6 +28,8 @@ class Timing:
     """First pause before a publish or a connection is tried again; it doubles."""
     longest_pause: float = 5
     """Longest such pause."""
+    home_node: float = 5
+    """Time limit for the broker's answer about the reply queue, after which its node counts as down."""
     suspended: float = 5
     """Delay of a check from which the process counts as suspended."""
 

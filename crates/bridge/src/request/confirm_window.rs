@@ -9,12 +9,14 @@ use nsbridge_queue::{Confirm, Confirmation, Error, Message, Publisher, Result};
 use tokio::time::{Instant, sleep_until};
 
 use crate::observability::metrics::Metrics;
+use crate::request::reply_queue_check::ReplyQueueCheck;
 use crate::timing::Timing;
 
 /// Frames of one channel in publish order, each until it is confirmed.
 #[derive(Debug)]
 pub(crate) struct ConfirmWindow {
     publisher: Box<dyn Publisher>,
+    check: ReplyQueueCheck,
     metrics: Metrics,
     exchange: &'static str,
     key: String,
@@ -49,6 +51,7 @@ impl std::fmt::Debug for UnconfirmedFrame {
 impl ConfirmWindow {
     pub(crate) fn new(
         publisher: Box<dyn Publisher>,
+        check: ReplyQueueCheck,
         exchange: &'static str,
         key: String,
         metrics: Metrics,
@@ -56,6 +59,7 @@ impl ConfirmWindow {
     ) -> Self {
         Self {
             publisher,
+            check,
             metrics,
             exchange,
             key,
@@ -105,7 +109,8 @@ impl ConfirmWindow {
     }
 
     /// Waits for the oldest confirm, then takes all others that have come. After a nack, publishes
-    /// the refused frame and all later ones again (rule A6).
+    /// the refused frame and all later ones again (rule A6), or drops all frames if the node of the client's
+    /// reply queue is down.
     ///
     /// Cancel safe. Pending while nothing is in flight. An error is permanent, because a confirm
     /// that has completed cannot be polled again.
@@ -137,7 +142,8 @@ impl ConfirmWindow {
     }
 
     /// Waits until the broker has acked or returned every frame. A returned frame is not sent again,
-    /// because the client's reply queue does not exist (rule R8).
+    /// because the client's reply queue does not exist (rule R8). The same holds for a queue whose node is
+    /// down.
     pub(crate) async fn flush(&mut self) -> Result<()> {
         while !self.frames.is_empty() {
             self.read_confirms().await?;
@@ -154,24 +160,34 @@ impl ConfirmWindow {
                 self.gone |= since.elapsed() >= self.gone_after;
             }
             Confirmation::Nack => {
+                self.check.refused();
                 self.resend = Some((0, Instant::now() + self.full_pause));
                 return;
             }
         }
+        self.check.answered();
         self.has_confirmed = true;
         if let Some(frame) = self.frames.pop_front() {
             self.metrics.confirmed(frame.since.elapsed());
         }
     }
 
-    /// Sends the refused frame and all later ones again, in order (rule A6).
+    /// Sends the refused frame and all later ones again, in order (rule A6). Drops them if the node of the
+    /// reply queue is down.
     ///
     /// Cancel safe: it continues at the same frame, and a reader ignores a frame that was sent
     /// twice.
     async fn send_again(&mut self) -> Result<()> {
         while let Some((next, at)) = self.resend {
             let Some(frame) = self.frames.get_mut(next) else { break };
-            sleep_until(at).await;
+            tokio::select! {
+                () = sleep_until(at) => {}
+                () = self.check.node_down(&self.key) => {
+                    self.gone = true;
+                    self.frames.clear();
+                    break;
+                }
+            }
             let again = frame.message.clone();
             frame.confirm = self.publisher.publish(self.exchange, &self.key, again).await?;
             self.resend = Some((next + 1, at));

@@ -16,6 +16,7 @@ use crate::request::confirm_window::ConfirmWindow;
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::Disposition;
 use crate::request::publishing::Publishing;
+use crate::request::reply_queue_check::ReplyQueueCheck;
 use crate::request::slots::Claim;
 use crate::timing::Timing;
 
@@ -100,6 +101,8 @@ impl<'a> ReplyStream<'a> {
         start: StartAt,
     ) -> Result<Self, StreamError> {
         let publisher = context.pool.take().await?;
+        let connection = context.pool.connection().await;
+        let check = ReplyQueueCheck::new(connection, context.timing.client_gone_after);
         let mut open = Open::new(context.worker, now_ms());
         open.fingerprint = context.fingerprint;
         open.revision = context.revision.cloned();
@@ -107,7 +110,7 @@ impl<'a> ReplyStream<'a> {
         let (sealer, frame) = ReplySealer::start(context.root, context.request, number, &open)?;
         let (key, metrics) = (context.reply_to.to_owned(), context.trace.metrics().clone());
         let mut window =
-            ConfirmWindow::new(publisher, REPLY_EXCHANGE, key, metrics, context.timing);
+            ConfirmWindow::new(publisher, check, REPLY_EXCHANGE, key, metrics, context.timing);
         let mut message = persistent(context.request, frame);
         message.properties.reply_to = Some(context.control_queue());
         context.trace.sign(&mut message.properties);

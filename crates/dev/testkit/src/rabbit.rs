@@ -287,6 +287,21 @@ impl Place {
         )?;
         Ok(Self { scripts, root: None })
     }
+
+    /// Returns the major and the minor number of RabbitMQ's version; `None` if its folder does not tell.
+    fn version(&self) -> Option<(u32, u32)> {
+        let folder = self.scripts.parent()?.join("lib");
+        let folder = match &self.root {
+            Some(root) => root.join(folder.strip_prefix("/").ok()?),
+            None => folder,
+        };
+        let names = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name());
+        names.filter_map(|name| name.into_string().ok()).find_map(|name| {
+            let mut numbers = name.strip_prefix("rabbitmq_server-")?.split('.');
+            let mut next = || numbers.next()?.parse().ok();
+            Some((next()?, next()?))
+        })
+    }
 }
 
 /// Returns true if the server at `addr` answers an AMQP protocol header.

@@ -10,8 +10,10 @@ use futures_util::StreamExt;
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Event};
+use nsbridge_protocol::topology::REPLY_QUEUE_PREFIX;
 use nsbridge_protocol::{ModelName, Revision};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::lifetime::{Life, Settings};
 use super::publisher::AmqpPublisher;
@@ -73,6 +75,22 @@ impl AmqpConnection {
         life.during(subscribing).await
     }
 
+    /// Runs an operation on a queue that one node of a cluster has, which may be down. RabbitMQ 4.3
+    /// repeats the operation for a minute before it fails.
+    async fn at_home<T>(
+        &self,
+        queue: &str,
+        operation: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        match timeout(self.settings.timing.home_node_limit, operation).await {
+            Ok(answer) => answer,
+            Err(_) if self.is_blocked() => {
+                Err(Error::Lost { reason: "the broker reads nothing for now".to_owned() })
+            }
+            Err(_) => Err(Error::NodeDown { queue: queue.to_owned() }),
+        }
+    }
+
     fn life(&self) -> Life {
         Life::new(self.ended.subscribe())
     }
@@ -91,7 +109,7 @@ async fn watch_over(
     drop(connection);
     let mut reason = None;
     loop {
-        let event = tokio::time::timeout(poll, events.next()).await;
+        let event = timeout(poll, events.next()).await;
         match &event {
             Ok(Some(Event::Error(error))) => reason = Some(error.to_string()),
             Ok(Some(Event::ConnectionBlocked(why))) => {
@@ -124,7 +142,7 @@ impl Connection for AmqpConnection {
             topology::declare_reply_queue(&self.channel().await?, queue, &self.settings.limits)
                 .await
         };
-        self.life().during(declaring).await
+        self.life().during(self.at_home(queue, declaring)).await
     }
 
     async fn declare_control_queue(
@@ -147,33 +165,35 @@ impl Connection for AmqpConnection {
 
     async fn declare_run_record(&self, queue: &str) -> Result<u32> {
         let declaring = async { topology::declare_run_record(&self.channel().await?, queue).await };
-        self.life().during(declaring).await
+        self.life().during(self.at_home(queue, declaring)).await
     }
 
     async fn strike_run_record(&self, queue: &str) -> Result<()> {
-        let striking = async {
-            match topology::strike_run_record(&self.channel().await?, queue).await {
-                Err(Error::NoQueue { .. } | Error::NodeDown { .. }) => Ok(()),
-                struck => struck,
-            }
-        };
-        self.life().during(striking).await
+        let striking = async { topology::strike_run_record(&self.channel().await?, queue).await };
+        match self.life().during(self.at_home(queue, striking)).await {
+            Err(Error::NoQueue { .. } | Error::NodeDown { .. }) => Ok(()),
+            struck => struck,
+        }
     }
 
     async fn delete_run_record(&self, queue: &str) -> Result<()> {
         let deleting = async {
             let (channel, name) = (self.channel().await?, fault::name(queue)?);
             let deleted = channel.queue_delete(name, QueueDeleteOptions::default()).await;
-            match deleted.map_err(|error| fault::using(queue, &error)) {
-                Ok(_) | Err(Error::NoQueue { .. } | Error::NodeDown { .. }) => Ok(()),
-                Err(error) => Err(error),
-            }
+            deleted.map(drop).map_err(|error| fault::using(queue, &error))
         };
-        self.life().during(deleting).await
+        match self.life().during(self.at_home(queue, deleting)).await {
+            Err(Error::NoQueue { .. } | Error::NodeDown { .. }) => Ok(()),
+            deleted => deleted,
+        }
     }
 
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
-        self.subscribe(queue, prefetch, true).await
+        let subscribing = self.subscribe(queue, prefetch, true);
+        if !queue.starts_with(REPLY_QUEUE_PREFIX) {
+            return subscribing.await;
+        }
+        self.at_home(queue, subscribing).await
     }
 
     async fn consume_paused(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
@@ -199,7 +219,10 @@ impl Connection for AmqpConnection {
             let found = asked.map_err(|error| fault::using(queue, &error))?;
             Ok(Depth { messages: found.message_count(), consumers: found.consumer_count() })
         };
-        self.life().during(asking).await
+        if !queue.starts_with(REPLY_QUEUE_PREFIX) {
+            return self.life().during(asking).await;
+        }
+        self.life().during(self.at_home(queue, asking)).await
     }
 
     fn is_blocked(&self) -> bool {
@@ -212,7 +235,7 @@ impl Connection for AmqpConnection {
 
     async fn close(&self) {
         let closing = self.inner.close(GOODBYE, "bye".into());
-        match tokio::time::timeout(self.settings.timing.close_limit, closing).await {
+        match timeout(self.settings.timing.close_limit, closing).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "the connection was gone before its close"),
             Err(_) => tracing::debug!("the broker did not answer the close"),

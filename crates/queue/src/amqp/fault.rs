@@ -127,10 +127,13 @@ pub(super) fn using(queue: &str, error: &lapin::Error) -> Error {
 }
 
 /// Returns true if the broker found a queue whose node is down, for example "home node 'a@host' of durable
-/// queue 'q' in vhost '/' is down or inaccessible".
+/// queue 'q' in vhost '/' is down or inaccessible" or, after a minute, "failed to perform operation on queue
+/// 'q' in vhost '/' due to timeout".
 fn is_node_down(error: &lapin::Error) -> bool {
-    matches!(soft(error), Some(AMQPSoftError::NOTFOUND))
-        && words(error).contains("is down or inaccessible")
+    let is_said = |words: String| {
+        words.contains("is down or inaccessible") || words.ends_with("due to timeout")
+    };
+    matches!(soft(error), Some(AMQPSoftError::NOTFOUND)) && is_said(words(error))
 }
 
 /// Returns true if a channel could not be opened because its id had belonged to a channel that the

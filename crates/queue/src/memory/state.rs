@@ -1,6 +1,6 @@
 //! State of the memory broker: all queues and bindings, behind one lock.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS};
 use nsbridge_protocol::{ModelName, Priority, Revision};
@@ -17,6 +17,8 @@ use crate::{Confirmation, Depth};
 pub(super) struct State {
     queues: HashMap<String, Queue>,
     bindings: HashMap<(&'static str, String), BTreeSet<String>>,
+    /// Names of queues whose node is down.
+    down: HashSet<String>,
     /// Times at which something expires. Stale ones do no harm.
     alarms: BTreeSet<Instant>,
     /// Consumers that have ended, to be dropped without the lock.
@@ -129,7 +131,19 @@ impl State {
         }
     }
 
+    #[cfg(feature = "testing")]
+    pub(super) fn take_reply_queues_down(&mut self) {
+        let replies = |name: &String, _: &mut Queue| name.starts_with(topology::REPLY_QUEUE_PREFIX);
+        for (name, queue) in self.queues.extract_if(replies) {
+            self.gone.extend(queue.end());
+            self.down.insert(name);
+        }
+    }
+
     fn declare(&mut self, name: &str, arguments: Arguments) -> Result<()> {
+        if self.down.contains(name) {
+            return Err(Error::NodeDown { queue: name.to_owned() });
+        }
         if self.queues.get(name).is_some_and(|queue| queue.arguments != arguments) {
             let broker_says = format!("it was not declared with {arguments:?}");
             return Err(Error::Topology { queue: name.to_owned(), broker_says });
@@ -148,7 +162,11 @@ impl State {
     /// Returns a queue that this connection may consume from.
     pub(super) fn queue_for(&mut self, name: &str, connection: u64) -> Result<&mut Queue> {
         let free = |queue: &&mut Queue| queue.arguments.owner.is_none_or(|own| own == connection);
-        let missing = || Error::NoQueue { queue: name.to_owned() };
+        let is_down = self.down.contains(name);
+        let missing = || match name.to_owned() {
+            queue if is_down => Error::NodeDown { queue },
+            queue => Error::NoQueue { queue },
+        };
         self.queues.get_mut(name).filter(free).ok_or_else(missing)
     }
 
@@ -167,8 +185,10 @@ impl State {
     ) -> Option<Confirmation> {
         let mut targets = self.targets(exchange, key)?;
         let bytes = message.body.len() as u64;
-        let has_room =
-            |name: &String| self.queues.get(name).is_none_or(|queue| queue.has_room_for(bytes));
+        let has_room = |name: &String| match self.queues.get(name) {
+            Some(queue) => queue.has_room_for(bytes),
+            None => !self.down.contains(name),
+        };
         let Some(last) = targets.pop() else { return Some(Confirmation::Returned) };
         if !targets.iter().chain([&last]).all(has_room) {
             return Some(Confirmation::Nack);
@@ -183,9 +203,8 @@ impl State {
     fn targets(&self, exchange: &str, key: &str) -> Option<Vec<String>> {
         let exchange = match exchange {
             "" => {
-                return Some(
-                    self.queues.contains_key(key).then(|| key.to_owned()).into_iter().collect(),
-                );
+                let exists = self.queues.contains_key(key) || self.down.contains(key);
+                return Some(exists.then(|| key.to_owned()).into_iter().collect());
             }
             CONTROL_EXCHANGE => CONTROL_EXCHANGE,
             REPLY_EXCHANGE => REPLY_EXCHANGE,
@@ -254,9 +273,9 @@ impl State {
     fn remove_queues(&mut self, goes: impl Fn(&Queue) -> bool) {
         let ended = self.queues.extract_if(|_, queue| goes(queue));
         self.gone.extend(ended.flat_map(|(_, queue)| queue.end()));
-        let queues = &self.queues;
+        let (queues, down) = (&self.queues, &self.down);
         self.bindings.retain(|_, bound| {
-            bound.retain(|name| queues.contains_key(name));
+            bound.retain(|name| queues.contains_key(name) || down.contains(name));
             !bound.is_empty()
         });
     }

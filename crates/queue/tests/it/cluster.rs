@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nsbridge_protocol::topology::{reply_queue, request_queue};
+use nsbridge_protocol::topology::{REPLY_EXCHANGE, reply_queue, request_queue};
 use nsbridge_protocol::{ModelName, Priority};
 use nsbridge_queue::{
     AmqpBroker, Broker as _, Confirmation, Error, Message, Properties, ReconnectingConnection,
@@ -16,6 +16,9 @@ use tokio::time::timeout;
 
 /// Time within which a cluster with a majority takes a message, also while a leader is elected.
 const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Time within which three calls tell that the node of a reply queue is down.
+const TOLD_WITHIN: Duration = Duration::from_secs(20);
 
 /// Time for which a cluster without a majority is asked in vain.
 const REFUSED_FOR: Duration = Duration::from_secs(4);
@@ -55,12 +58,21 @@ async fn a_majority_of_nodes_takes_and_keeps_requests_and_a_minority_takes_none(
     block_in_place(|| cluster.nodes()[leader].kill()).unwrap();
     timeout(TAKEN_WITHIN, publish(&link, &queue, "without the leader")).await.unwrap();
 
+    // RabbitMQ 3.10 returns what is published for the queue; 4.3 refuses it, and waits for a
+    // minute before it answers the other calls.
     let elsewhere = link.connection().await;
+    let publisher = elsewhere.publisher().await.unwrap();
+    let message = Message::new(b"a frame".to_vec());
+    let answer = publisher.publish(REPLY_EXCHANGE, &replies, message).await.unwrap();
+    assert_ne!(answer.await.unwrap(), Confirmation::Ack);
+    let began = Instant::now();
     let consumed = elsewhere.consume(&replies, 1).await.unwrap_err();
+    let asked = elsewhere.depth(&replies).await.unwrap_err();
     let declared = elsewhere.declare_reply_queue(&replies).await.unwrap_err();
-    for error in [consumed, declared] {
+    for error in [consumed, asked, declared] {
         assert!(matches!(error, Error::NodeDown { .. }) && error.is_retryable(), "{error}");
     }
+    assert!(began.elapsed() < TOLD_WITHIN, "told after {:?}", began.elapsed());
 
     let second = (leader + 1) % 3;
     block_in_place(|| cluster.nodes()[second].kill()).unwrap();

@@ -77,15 +77,19 @@ impl Cluster {
         let maps = wait_for(MAP_WITHIN, || TcpStream::connect(address).is_ok());
         ensure!(maps, "the port mapper of RabbitMQ does not listen within {MAP_WITHIN:?}");
         let mut config = Config::default();
+        if place.version().is_some_and(|version| version >= (4, 3)) {
+            // As the manual recommends. Earlier versions return the messages at once, and refuse the key.
+            config.conf.push("consumer_disconnected_timeout = 2000".to_owned());
+        }
         for number in 0..count {
             let node = Node::prepare(&place, &config, Some(mapper_port), authority)?;
             if number == 0 {
                 // The others join the first one.
                 let name = node.name();
-                config.conf = vec![
-                    "cluster_formation.peer_discovery_backend = classic_config".to_owned(),
-                    format!("cluster_formation.classic_config.nodes.1 = {name}"),
-                ];
+                config
+                    .conf
+                    .push("cluster_formation.peer_discovery_backend = classic_config".into());
+                config.conf.push(format!("cluster_formation.classic_config.nodes.1 = {name}"));
             }
             cluster.nodes.push(Rabbit::of(node));
         }

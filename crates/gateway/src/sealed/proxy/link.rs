@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::body::Bytes;
 use futures_util::{SinkExt, StreamExt};
-use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header};
+use nsbridge_protocol::topology::{CONTROL_EXCHANGE, REPLY_QUEUE_PREFIX, header};
 use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::{
     Confirm, Confirmation, Connection, Consumer, Delivery, Depth, Error, Header, Message,
@@ -28,9 +28,6 @@ const OUTGOING: usize = 64;
 
 /// Time without a message or a ping after which the gateway is gone.
 const SILENCE: Duration = Duration::from_secs(30);
-
-/// Beginning of the names of reply queues.
-const REPLY_QUEUE: &str = "nsbridge.reply.";
 
 /// End of the names of the queues of bulk requests. No model has a name with it.
 const BULK: &str = ".bulk";
@@ -185,7 +182,7 @@ struct Handle(Arc<Link>);
 impl Handle {
     /// Sends a command about the reply queue of a client, and waits for its answer.
     async fn about(&self, queue: &str, command: impl FnOnce(u64, String) -> Command) -> Result<()> {
-        let client = queue.strip_prefix(REPLY_QUEUE);
+        let client = queue.strip_prefix(REPLY_QUEUE_PREFIX);
         let client = client.ok_or_else(|| self.0.unserved("read other queues"))?.to_owned();
         let answer = self.0.ask(|number| command(number, client), &[]).await?;
         match answer.await {
@@ -289,7 +286,8 @@ impl Publisher for GatewayPublisher {
             let key = key.to_owned();
             link.ask(|number| Command::Control { number, key, before }, &body).await?
         } else {
-            let to = properties.reply_to.as_deref().and_then(|to| to.strip_prefix(REPLY_QUEUE));
+            let to =
+                properties.reply_to.as_deref().and_then(|to| to.strip_prefix(REPLY_QUEUE_PREFIX));
             let client = to.filter(|_| exchange.is_empty());
             let client = client.ok_or_else(|| link.unserved("publish replies"))?.to_owned();
             let bulk = key.ends_with(BULK);

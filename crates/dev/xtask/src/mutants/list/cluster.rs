@@ -30,6 +30,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("node-killed", 1),
     },
+    // A worker takes each refusal of a reply queue for a full queue.
+    Mutant {
+        name: "a-refusing-reply-queue-is-only-full",
+        file: "crates/bridge/src/request/reply_queue_check.rs",
+        edits: &[(
+            "if matches!(answer, Err(Error::NodeDown { .. })) {",
+            "if matches!(answer, Err(Error::Unreachable { .. })) {",
+        )],
+        judge: Judge::Test {
+            package: "nsbridge",
+            file: "crates/bridge/tests/it/trouble.rs",
+            module: "trouble::",
+            name: "r10_a_client_whose_reply_queue_is_on_a_node_that_is_down_is_gone_and_asks_again",
+        },
+    },
     // A client believes a channel that knows only a dead leader of the queue.
     Mutant {
         name: "a-stale-channel-is-believed",
