@@ -2,10 +2,14 @@
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use crate::output;
+
+/// Time from which a part's time is printed.
+const LONG_PART: Duration = Duration::from_secs(20);
 
 /// Test runner, which determines the stream and the format of the counts.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +39,8 @@ pub(crate) struct Report {
     total: Tally,
     failed: Vec<&'static str>,
     uncounted: bool,
+    /// Parts, each with the time that it took.
+    times: Vec<(&'static str, Duration)>,
 }
 
 impl Report {
@@ -50,8 +56,10 @@ impl Report {
         command: Command,
     ) -> Result<()> {
         output::step(name);
+        let began = Instant::now();
         let (success, printed) =
             watch(command, runner).with_context(|| format!("running {name}"))?;
+        self.times.push((name, began.elapsed()));
         let tally = count(runner, &printed, success);
         self.total.passed += tally.passed;
         self.total.failed += tally.failed;
@@ -63,7 +71,7 @@ impl Report {
         Ok(())
     }
 
-    /// Prints the totals.
+    /// Prints the totals, and the times of the parts that took long.
     ///
     /// # Errors
     ///
@@ -71,6 +79,9 @@ impl Report {
     pub(crate) fn end(&self) -> Result<()> {
         if self.uncounted {
             bail!("{} ended before all tests had run", self.failed.join(", "));
+        }
+        for (name, time) in self.times.iter().filter(|(_, time)| *time >= LONG_PART) {
+            output::line(&format!("{name}: {} s", time.as_secs()));
         }
         output::line(&format!("{} passed, {} failed", self.total.passed, self.total.failed));
         if !self.failed.is_empty() {
