@@ -74,7 +74,7 @@ pub struct Options {
     /// Tensor-parallel ranks of the draft model; 1 if absent.
     #[serde(skip_serializing)]
     pub draft_model_tp_size: Option<usize>,
-    /// Maximum number of requests in a batch, of each of which a step runs a token. If
+    /// Maximum number of requests in a batch, of each of which a step runs a token; at most 4,096. If
     /// absent, 8 on a CPU and 64 on a GPU.
     #[serde(skip_serializing)]
     pub max_rolling_batch_size: Option<usize>,
@@ -88,8 +88,8 @@ pub struct Options {
     #[serde(skip_serializing)]
     pub max_num_batched_tokens: Option<usize>,
     /// Size of the KV cache of all ranks together, in MiB. If absent, enough for
-    /// `max_rolling_batch_size` requests with one reply each at full length, on a GPU as far as its
-    /// free memory goes. With less, the
+    /// `max_rolling_batch_size` requests with one reply each at full length, as far as the memory goes:
+    /// half of what a machine has left beside the weights, or what a GPU has. With less, the
     /// requests that came last wait when memory is short. With more, the prefix cache keeps more
     /// and more replies of a request run at once. With more ranks than key-value heads, several
     /// ranks hold copies of a head, and the same memory holds fewer tokens.

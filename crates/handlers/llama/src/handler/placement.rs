@@ -12,6 +12,10 @@ use crate::network::{Backend, GpuDevices, GpuRoom, Setup};
 /// Bytes of a GPU's free memory that are left for the buffers of steps, at most a tenth of it.
 const MAX_BYTES_LEFT: u64 = 3 << 30;
 
+/// Part of a machine's memory beside the weights that the KV cache may take by default, as a divisor. The
+/// rest is for requests, replies and other programs.
+const CPU_CACHE_DIVISOR: u64 = 2;
+
 /// Memory of a model, and its number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Footprint {
@@ -49,8 +53,8 @@ impl Footprint {
     }
 }
 
-/// Returns the default number of KV-cache blocks of the target and of the draft: on GPUs, as many of
-/// those of the setup as fit beside the weights on each, but enough for `one` request.
+/// Returns the default number of KV-cache blocks of the target and of the draft: as many of those of the
+/// setup as fit beside the weights, on each GPU or on the machine, but enough for `one` request.
 pub(super) fn blocks(
     setup: &Setup,
     target: &Footprint,
@@ -58,8 +62,25 @@ pub(super) fn blocks(
     one: usize,
 ) -> usize {
     let models: Vec<_> = [target].into_iter().chain(draft).collect();
-    let Backend::Gpu(on) = &setup.device else { return setup.blocks };
-    rooms(on, &models).map_or(setup.blocks, |rooms| blocks_in(&rooms, &models, setup.blocks, one))
+    match &setup.device {
+        Backend::Gpu(on) => rooms(on, &models)
+            .map_or(setup.blocks, |rooms| blocks_in(&rooms, &models, setup.blocks, one)),
+        Backend::Cpu => nsbridge_kernels::memory::available()
+            .map_or(setup.blocks, |free| blocks_beside(free, &models, setup.blocks, one)),
+        Backend::Candle(_) => setup.blocks,
+    }
+}
+
+/// Returns the number of blocks of each of the models that fit on a machine with this free memory.
+fn blocks_beside(free: u64, models: &[&Footprint], most: usize, one: usize) -> usize {
+    let sum = |of: fn(&Memory) -> u64| models.iter().map(|own| of(&own.memory)).sum::<u64>();
+    let room = free.saturating_sub(sum(|own| own.weights)) / CPU_CACHE_DIVISOR;
+    bounded(room / sum(|own| own.position).max(1) / PAGE as u64, most, one)
+}
+
+/// Returns the number of blocks that fit, at most the largest useful number, but enough for one request.
+fn bounded(fit: u64, most: usize, one: usize) -> usize {
+    usize::try_from(fit).unwrap_or(usize::MAX).clamp(one.min(most), most)
 }
 
 /// Returns the room on each GPU for the models, if the devices report it.
@@ -78,8 +99,7 @@ fn blocks_in(rooms: &[GpuRoom], models: &[&Footprint], most: usize, one: usize) 
             (room.free - MAX_BYTES_LEFT.min(room.free / 10)).saturating_sub(sum(|own| own.weights));
         free / sum(|own| own.position).max(1) / PAGE as u64
     });
-    let fit = fits.min().and_then(|fit| usize::try_from(fit).ok()).unwrap_or(usize::MAX);
-    fit.clamp(one.min(most), most)
+    bounded(fits.min().unwrap_or(u64::MAX), most, one)
 }
 
 /// Refuses a model that is larger than the available memory, because the system would kill the
@@ -141,7 +161,7 @@ fn short_of(rooms: &[GpuRoom], models: &[&Footprint]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Footprint, blocks_in, short_of};
+    use super::{Footprint, blocks_beside, blocks_in, short_of};
     use crate::capacity::Memory;
     use crate::network::GpuRoom;
 
@@ -163,6 +183,18 @@ mod tests {
         assert_eq!(blocks_in(&room(80, 1), &[&target], 100_000, 256), 3993);
         assert_eq!(blocks_in(&room(80, 2), &both, 1000, 256), 1000);
         assert_eq!(blocks_in(&room(20, 2), &both, 100_000, 256), 256);
+    }
+
+    #[test]
+    fn the_default_cache_takes_half_of_the_memory_beside_the_weights() {
+        // 24 GiB, of which weights have 6: 9 GiB are for positions of 45 KiB, and of 3 KiB beside.
+        let (target, draft) = (footprint(5 * GIB, 45 << 10, 2), footprint(GIB, 3 << 10, 1));
+        let both = [&target, &draft];
+        let right = 9 * (1 << 30) / (48 << 10) / 32;
+        assert_eq!(blocks_beside(24 * GIB, &both, 100_000, 256), right);
+        assert_eq!(blocks_beside(24 * GIB, &both, 1000, 256), 1000);
+        // One request has its room, and the check of the load decides whether it fits.
+        assert_eq!(blocks_beside(4 * GIB, &both, 100_000, 256), 256);
     }
 
     #[test]

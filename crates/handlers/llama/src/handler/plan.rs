@@ -27,6 +27,9 @@ use crate::timeout::seconds;
 use crate::tokenizer::ChatTokenizer;
 use crate::weights::{Weights, has_other_output};
 
+/// Maximum number of requests that run concurrently. A step of more rows is no faster per row.
+const MAX_PLACES: usize = 4096;
+
 /// Model that can be loaded: its options are checked, and it has its place in memory.
 pub(super) struct LoadPlan<'a> {
     pub(super) config: Config,
@@ -112,8 +115,18 @@ impl<'a> LoadPlan<'a> {
         if options.kv_cache_mb.is_none() {
             let target = Footprint::new(&config, &checkpoint, &setup);
             let one = context.div_ceil(PAGE);
+            let useful = setup.blocks;
             setup.blocks = placement::blocks(&setup, &target, drafting.footprint().as_ref(), one);
             drafting.limit_blocks(setup.blocks);
+            if setup.blocks < useful {
+                tracing::info!(
+                    tokens = setup.blocks * PAGE,
+                    "the KV cache has the memory for {} of {} requests of {context} tokens: beyond it, the \
+                     latest ones wait",
+                    setup.blocks / one,
+                    places(options)
+                );
+            }
         }
         let target = Footprint::new(&config, &checkpoint, &setup);
         let given = options.kv_cache_mb.is_some();
@@ -170,6 +183,11 @@ fn limits(options: &Options) -> Result<Limits, LoadError> {
     if tokens == 0 {
         let field = "the option max_num_batched_tokens";
         return Err(LoadError::unsupported(field, "0".to_owned(), "1 or more"));
+    }
+    if places > MAX_PLACES {
+        let (field, supported) =
+            ("the option max_rolling_batch_size", format!("at most {MAX_PLACES}"));
+        return Err(LoadError::unsupported(field, places.to_string(), supported));
     }
     Ok(Limits { tokens, places })
 }
