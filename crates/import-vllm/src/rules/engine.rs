@@ -114,10 +114,10 @@ pub(super) fn adapters(import: &mut Import<'_>, _: &Argument, setting: &Setting<
     for (name, path) in &read {
         let source = Source::read(path, &import.folder.join(path));
         let (fate, step) = import.draft.place(name, &source, None, &setting.origin());
+        import.steps.extend(step);
         if fate.is_loss() {
             return fate;
         }
-        import.steps.extend(step);
     }
     let names = read.iter().map(|(name, _)| Value::String(name.clone())).collect();
     match import.draft.carry("handler", "adapters", Value::Array(names), &setting.origin()) {

@@ -225,6 +225,14 @@ fn a_chat_template_is_a_step_that_is_left() {
 }
 
 #[test]
+fn an_adapter_at_a_place_that_a_worker_cannot_read_is_a_step_that_is_left() {
+    let place = Place::new();
+    let imported = place.import("vllm serve models/bear --lora-modules sql=https://acme/sql");
+    let steps = &imported.report.steps;
+    assert!(steps.iter().any(|step| step.starts_with("[models] sql: ")), "{steps:?}");
+}
+
+#[test]
 fn variables_before_the_command_are_named_without_their_values() {
     let place = Place::new();
     let report =

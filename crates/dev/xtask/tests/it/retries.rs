@@ -21,6 +21,7 @@ const OTHERS: [(&str, &[(&str, &str)]); 7] = [
             ("crates/bridge/src/loading.rs", "tell"),
             ("crates/bridge/src/platform/ec2_spot.rs", "notice"),
             ("crates/bridge/src/platform/ecs_task.rs", "stopping"),
+            ("crates/bridge/src/request/reply_queue_check.rs", "node_down"),
             ("crates/bridge/src/request/run_record.rs", "cleared"),
             ("crates/bridge/src/request/run_record.rs", "unreturned"),
             ("crates/bridge/src/request/runner.rs", "broken"),

@@ -1,19 +1,38 @@
 //! Memory read bandwidth of this machine, the upper bound for a step that reads each weight once.
 
 use std::hint::black_box;
+use std::iter::repeat_n;
 use std::thread;
 use std::time::Instant;
 
 use anyhow::Result;
+use nsbridge_kernels::prefetch::DISTANCES;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Bytes that each thread reads, many times the size of the caches.
+/// Bytes of each thread's buffer, many times the size of the caches.
 const BYTES: usize = 512 << 20;
+
+/// Bytes that a thread reads in its turn, as the kernels share a matrix out.
+const TURN: usize = 64 << 10;
+
+/// Number of reads in the fastest way, after one in each way.
+const READS: usize = 4;
 
 /// Buffers of small and huge pages, reused between rounds because their allocation takes longer
 /// than a read.
 pub(crate) struct Bandwidth {
     buffers: Vec<[Pages; 2]>,
+}
+
+/// Way to read all buffers once.
+#[derive(Clone, Copy)]
+struct Way {
+    /// Index of the kind of pages.
+    pages: usize,
+    /// True if all threads read each buffer, in turns of [`TURN`] bytes; false if each has its own buffer.
+    in_turns: bool,
+    /// Prefetch distance in bytes; 0 for none.
+    distance: usize,
 }
 
 impl Bandwidth {
@@ -24,33 +43,72 @@ impl Bandwidth {
         Ok(Self { buffers: (0..threads).map(|_| both()).collect::<Result<_>>()? })
     }
 
-    /// Measures the bytes per second of all threads together, the better one of small and huge
-    /// pages.
+    /// Measures the bytes per second of all threads together, in the fastest of all ways in which the kernels
+    /// read weights.
     pub(crate) fn measure(&self) -> f64 {
-        let rate = |kind: usize| {
-            let started = Instant::now();
-            thread::scope(|scope| {
-                for buffers in &self.buffers {
-                    scope.spawn(|| black_box(sum(buffers[kind].words())));
-                }
-            });
-            (BYTES * self.buffers.len()) as f64 / started.elapsed().as_secs_f64()
-        };
+        let ways = [0, 1].into_iter().flat_map(|pages| {
+            [false, true].into_iter().flat_map(move |in_turns| {
+                DISTANCES.into_iter().map(move |distance| Way { pages, in_turns, distance })
+            })
+        });
+        let rates = ways.map(|way| (way, self.read(way)));
+        let Some((way, rate)) = rates.max_by(|a, b| a.1.total_cmp(&b.1)) else { return 0.0 };
         // The maximum of several measurements approximates the machine's capability, even if other
         // processes use it too.
-        (0..6).map(|round| rate(round % 2)).fold(0.0, f64::max)
+        repeat_n(way, READS).map(|way| self.read(way)).fold(rate, f64::max)
+    }
+
+    /// Reads all buffers once, and returns the bytes per second.
+    fn read(&self, way: Way) -> f64 {
+        let threads = self.buffers.len();
+        let started = Instant::now();
+        thread::scope(|scope| {
+            for own in 0..threads {
+                scope.spawn(move || {
+                    if !way.in_turns {
+                        black_box(sum(self.buffers[own][way.pages].words(), way.distance));
+                        return;
+                    }
+                    for buffers in &self.buffers {
+                        let turns = buffers[way.pages].words().chunks(TURN / 8);
+                        for turn in turns.skip(own).step_by(threads) {
+                            black_box(sum(turn, way.distance));
+                        }
+                    }
+                });
+            }
+        });
+        (BYTES * threads) as f64 / started.elapsed().as_secs_f64()
     }
 }
 
 /// XORs 64 words at a time, so that the loads limit the speed and not the arithmetic.
-fn sum(words: &[u64]) -> u64 {
+fn sum(words: &[u64], distance: usize) -> u64 {
     let mut sums = [0_u64; 64];
     for block in words.as_chunks::<64>().0 {
+        if distance > 0 {
+            for line in block.as_chunks::<8>().0 {
+                prefetch(line.as_ptr().cast::<u8>().wrapping_add(distance));
+            }
+        }
         for (sum, word) in sums.iter_mut().zip(block) {
             *sum ^= word;
         }
     }
     sums.iter().fold(0, |all, sum| all ^ sum)
+}
+
+/// Prefetches the cache line at an address, which may be invalid.
+#[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "an intrinsic"))]
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no visible effect at any address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    let _ = at;
 }
 
 struct Pages(*mut std::ffi::c_void);

@@ -23,7 +23,7 @@ mod timed;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nsbridge_bench::report::{Report, Row, median};
 use nsbridge_llama::{Config, Format, Mix};
 
@@ -139,7 +139,7 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
                 report.push(row);
             }
             if is_random {
-                for row in roofline(&group, name, bytes_of_a_step(folder, model, kind)?) {
+                for row in roofline(&group, name, bytes_of_a_step(folder, model, kind)?)? {
                     report.push(row);
                 }
             }
@@ -262,10 +262,23 @@ fn rows(group: &Group, name: &str) -> Vec<Row> {
 }
 
 /// Builds the rows of the share of memory bandwidth that decode uses.
-fn roofline(group: &Group, name: &str, bytes: f64) -> Vec<Row> {
+///
+/// # Errors
+///
+/// Returns an error if an engine reads faster than the measured bandwidth.
+fn roofline(group: &Group, name: &str, bytes: f64) -> Result<Vec<Row>> {
     let share = |seen: &Seen| seen.decode * bytes / seen.bandwidth;
     let of = |peer| row(format!("engine.roofline.{name}"), "share", true, group, peer, &share);
-    group.peers.iter().map(of).collect()
+    let rows: Vec<Row> = group.peers.iter().map(of).collect();
+    for row in &rows {
+        let share = row.value.max(row.peer_value.unwrap_or_default());
+        ensure!(
+            share <= 1.0,
+            "{}: decoding reads {share:.2} of the measured bandwidth, which is therefore not the machine's",
+            row.name
+        );
+    }
+    Ok(rows)
 }
 
 /// Builds a row with our median, the peer's median, and the median of the rounds' ratios.
