@@ -26,7 +26,7 @@ pub fn set_distance(bytes: usize) {
 /// Prefetches the cache line `distance` bytes after the start of `weights`. A prefetch past their
 /// end has no effect.
 #[inline(always)]
-pub(crate) fn prefetch_ahead<T>(weights: *const T, distance: usize) {
+pub fn prefetch_ahead<T>(weights: *const T, distance: usize) {
     prefetch(weights.cast::<u8>().wrapping_add(distance));
 }
 

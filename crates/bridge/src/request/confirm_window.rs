@@ -14,9 +14,9 @@ use crate::timing::Timing;
 
 /// Frames of one channel in publish order, each until it is confirmed.
 #[derive(Debug)]
-pub(crate) struct ConfirmWindow {
+pub(crate) struct ConfirmWindow<'a> {
     publisher: Box<dyn Publisher>,
-    check: ReplyQueueCheck,
+    check: ReplyQueueCheck<'a>,
     metrics: Metrics,
     exchange: &'static str,
     key: String,
@@ -48,10 +48,10 @@ impl std::fmt::Debug for UnconfirmedFrame {
     }
 }
 
-impl ConfirmWindow {
+impl<'a> ConfirmWindow<'a> {
     pub(crate) fn new(
         publisher: Box<dyn Publisher>,
-        check: ReplyQueueCheck,
+        check: ReplyQueueCheck<'a>,
         exchange: &'static str,
         key: String,
         metrics: Metrics,

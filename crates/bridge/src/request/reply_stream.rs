@@ -85,7 +85,7 @@ pub(crate) enum Undeliverable {
 pub(crate) struct ReplyStream<'a> {
     context: &'a ReplyContext<'a>,
     sealer: ReplySealer,
-    pub(crate) window: ConfirmWindow,
+    pub(crate) window: ConfirmWindow<'a>,
     /// Pieces that are not sent yet.
     pub(crate) cursor: Cursor,
     /// Number of data frames sent; `chunks` on the wire.
@@ -101,8 +101,7 @@ impl<'a> ReplyStream<'a> {
         start: StartAt,
     ) -> Result<Self, StreamError> {
         let publisher = context.pool.take().await?;
-        let connection = context.pool.connection().await;
-        let check = ReplyQueueCheck::new(connection, context.timing.client_gone_after);
+        let check = ReplyQueueCheck::new(context.pool, context.timing.client_gone_after);
         let mut open = Open::new(context.worker, now_ms());
         open.fingerprint = context.fingerprint;
         open.revision = context.revision.cloned();

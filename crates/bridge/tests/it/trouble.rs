@@ -155,46 +155,47 @@ async fn worker_and_client_come_back_when_every_connection_is_cut() {
     assert_eq!(rest(reply).await, said(7, 60)[1..]);
 }
 
+/// Loses the reply queue of a client in mid-reply, and mends the fault once the worker has stopped the run.
+/// Checks that the client asks again and goes on where it was.
+async fn goes_on_without_its_reply_queue(
+    broker: &MemoryBroker,
+    lose: impl FnOnce(&MemoryBroker),
+    mend: impl FnOnce(&MemoryBroker),
+) {
+    let mut setup = Setup::new().unwrap();
+    setup.timing.client_gone_after = Duration::from_millis(300);
+    let _worker = setup.worker::<Scripted>(Arc::new(broker.clone()), ()).await.unwrap();
+    let client = setup.client(Arc::new(broker.clone())).await.unwrap();
+    let seed = fresh_seed();
+    let mut long = ask(&setup, Script::Say { pieces: 200, every_ms: 20 }, seed);
+    long.timeout = Duration::from_secs(60);
+    let mut reply = client.submit::<String>(long).await.unwrap();
+    for _ in 0..20 {
+        reply.next().await.unwrap().unwrap();
+    }
+    lose(broker);
+    // Without the loss the run would end by itself 3.6 s later.
+    let stopped = until("the run to be stopped", async || runs(seed)[0].until.is_some());
+    timeout(Duration::from_secs(3), stopped).await.expect("the run has kept its slot");
+    mend(broker);
+    assert_eq!(rest(reply).await, said(seed, 200)[20..]);
+}
+
 /// RabbitMQ 4.3 refuses the frames for a queue whose node is down, as it does if the queue is full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r10_a_client_whose_reply_queue_is_on_a_node_that_is_down_is_gone_and_asks_again() {
     let broker = MemoryBroker::new();
-    let mut setup = Setup::new().unwrap();
-    setup.timing.client_gone_after = Duration::from_millis(300);
-    let _worker = setup.worker::<Scripted>(Arc::new(broker.clone()), ()).await.unwrap();
-    let client = setup.client(Arc::new(broker.clone())).await.unwrap();
-    let seed = fresh_seed();
-    let mut long = ask(&setup, Script::Say { pieces: 200, every_ms: 20 }, seed);
-    long.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<String>(long).await.unwrap();
-    for _ in 0..20 {
-        reply.next().await.unwrap().unwrap();
-    }
-    broker.take_reply_queues_down();
-    let stopped = until("the run to be stopped", async || runs(seed)[0].until.is_some());
-    timeout(Duration::from_secs(3), stopped).await.expect("the run has kept its slot");
-    assert_eq!(rest(reply).await, said(seed, 200)[20..]);
+    goes_on_without_its_reply_queue(&broker, MemoryBroker::take_reply_queues_down, |_| {}).await;
 }
 
+/// The outage lasts until the worker considers the client gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_was() {
     let limits = Limits { reply_lease: Duration::from_millis(300), ..Limits::default() };
     let broker = MemoryBroker::with_limits(limits);
-    let mut setup = Setup::new().unwrap();
-    setup.timing.client_gone_after = Duration::from_millis(300);
-    let _worker = setup.worker::<Scripted>(Arc::new(broker.clone()), ()).await.unwrap();
-    let client = setup.client(Arc::new(broker.clone())).await.unwrap();
-    let seed = fresh_seed();
-    let mut long = ask(&setup, Script::Say { pieces: 200, every_ms: 20 }, seed);
-    long.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<String>(long).await.unwrap();
-    for _ in 0..20 {
-        reply.next().await.unwrap().unwrap();
-    }
-    // The outage lasts until the worker considers the client gone.
-    broker.refuse();
-    broker.cut("test client replies");
-    until("the run to be stopped", async || runs(seed)[0].until.is_some()).await;
-    broker.accept();
-    assert_eq!(rest(reply).await, said(seed, 200)[20..]);
+    let cut = |broker: &MemoryBroker| {
+        broker.refuse();
+        broker.cut("test client replies");
+    };
+    goes_on_without_its_reply_queue(&broker, cut, MemoryBroker::accept).await;
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::Result;
-use nsbridge_kernels::prefetch::DISTANCES;
+use nsbridge_kernels::prefetch::{DISTANCES, prefetch_ahead};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Bytes of each thread's buffer, many times the size of the caches.
@@ -88,7 +88,7 @@ fn sum(words: &[u64], distance: usize) -> u64 {
     for block in words.as_chunks::<64>().0 {
         if distance > 0 {
             for line in block.as_chunks::<8>().0 {
-                prefetch(line.as_ptr().cast::<u8>().wrapping_add(distance));
+                prefetch_ahead(line.as_ptr(), distance);
             }
         }
         for (sum, word) in sums.iter_mut().zip(block) {
@@ -96,19 +96,6 @@ fn sum(words: &[u64], distance: usize) -> u64 {
         }
     }
     sums.iter().fold(0, |all, sum| all ^ sum)
-}
-
-/// Prefetches the cache line at an address, which may be invalid.
-#[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "an intrinsic"))]
-#[inline(always)]
-fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no visible effect at any address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    let _ = at;
 }
 
 struct Pages(*mut std::ffi::c_void);
