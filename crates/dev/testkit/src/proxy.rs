@@ -51,8 +51,17 @@ struct Joined {
     /// protocols other than AMQP.
     name: String,
     sockets: [TcpStream; 2],
-    /// True if half of the next piece is its last one.
-    torn: bool,
+    tear: Tear,
+}
+
+/// Whether a connection is to close in the middle of a piece.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Tear {
+    No,
+    /// Half of the next piece is the last that is forwarded.
+    AtNextPiece,
+    /// That half has been taken: nothing else is forwarded, in either direction.
+    Done,
 }
 
 impl State {
@@ -61,8 +70,13 @@ impl State {
         found.is_some_and(|joined| self.frozen.iter().any(|part| joined.name.contains(part)))
     }
 
-    fn tears(&self, number: u64) -> bool {
-        self.connections.iter().any(|joined| joined.number == number && joined.torn)
+    /// Returns whether the piece at hand is to be torn, is the first behind a torn one, or neither.
+    fn take_tear(&mut self, number: u64) -> Tear {
+        let found = self.connections.iter_mut().find(|joined| joined.number == number);
+        found.map_or(Tear::No, |joined| match joined.tear {
+            Tear::AtNextPiece => std::mem::replace(&mut joined.tear, Tear::Done),
+            tear => tear,
+        })
     }
 
     fn close(&mut self, part: &str) -> usize {
@@ -118,9 +132,11 @@ impl Proxy {
     }
 
     /// Closes each open connection in the middle of the next piece that it forwards, in whichever
-    /// direction that comes. A receiver over TLS has a part of a record then.
+    /// direction that comes. A receiver over TLS has a part of a record then. An answer to that
+    /// part is not forwarded.
     pub fn tear(&self) {
-        self.shared.lock().connections.iter_mut().for_each(|joined| joined.torn = true);
+        let mut state = self.shared.lock();
+        state.connections.iter_mut().for_each(|joined| joined.tear = Tear::AtNextPiece);
     }
 
     /// Closes every new connection at once, until [`accept`](Self::accept).
@@ -193,7 +209,7 @@ impl Shared {
             state.next += 1;
             let number = state.next;
             let name = String::new();
-            state.connections.push(Joined { number, name, sockets, torn: false });
+            state.connections.push(Joined { number, name, sockets, tear: Tear::No });
             number
         };
         let sniffer = Some(Sniffer::default());
@@ -236,10 +252,13 @@ impl Shared {
                 self.call(number, name);
             }
             self.wait_while_frozen(number);
-            if self.lock().tears(number) {
-                return to.write_all(&piece[..count / 2]);
+            let tear = self.lock().take_tear(number);
+            match tear {
+                Tear::No => to.write_all(&piece[..count])?,
+                Tear::AtNextPiece => return to.write_all(&piece[..count / 2]),
+                // The other direction closes the connection once its half is written.
+                Tear::Done => {}
             }
-            to.write_all(&piece[..count])?;
         }
     }
 
