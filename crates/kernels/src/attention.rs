@@ -1,15 +1,27 @@
-//! Attention of one token's heads over the paged KV cache.
+//! Attention over the paged KV cache.
 //!
 //! Positions are processed in splits of 256 that begin at multiples of 256 for every token. The
 //! results of the splits are merged in ascending order (the online softmax of Milakov and
 //! Gimelshein, arXiv:1805.02867). A token reads all keys and values from the cache, so neither its
 //! prefill chunk nor its neighbors in the batch affect the result.
+//!
+//! What a split costs is reading its keys and values. Tokens of one prompt read the same pages, and
+//! so do sequences with a common prefix. So a tile of tokens goes through a split together: the
+//! first tokens bring its pages into a cache of the processor, and the others find them there. If
+//! there are few tokens, their splits are tiles of their own (Flash-Decoding, Dao et al. 2023) and
+//! are merged afterwards, by the same operations in the same order.
+
+#![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
+
+mod tile;
 
 use std::ops::Range;
 
+use self::tile::{Merge, Place, Tile};
+use crate::disjoint_slice::DisjointSlice;
 use crate::element::Element;
-use crate::math::{exp, tree};
-use crate::simd::{LANES, Simd, Work};
+use crate::simd::Tier;
+use crate::thread_pool::ThreadPool;
 
 /// Positions in a block of the KV cache.
 pub const PAGE: usize = 32;
@@ -19,296 +31,178 @@ const SPLIT: usize = 256;
 
 const PAGES: usize = SPLIT / PAGE;
 
-/// Attention of one token for a group of query heads that share keys and values (GQA).
+/// Queries in a tile: enough that reading a split takes little of the time, few enough that a chunk
+/// of a prompt has tiles for all threads.
+const TILE_QUERIES: usize = 96;
+
+/// Tiles for each thread below which the splits of a token are tiles of their own.
+const TILES_PER_THREAD: usize = 4;
+
+/// Attention of one layer for tokens of several sequences, with query heads in groups that share
+/// keys and values (GQA).
 ///
 /// ```
-/// use nsbridge_kernels::Tier;
-/// use nsbridge_kernels::attention::{Attend, PAGE, Pages};
+/// use nsbridge_kernels::attention::{Attention, PAGE, Pages, Token};
+/// use nsbridge_kernels::{ThreadPool, Tier};
 ///
 /// // A head of one dimension. Position 0 has the value 4, position 1 the value 8, and the scores
 /// // of both are equal.
 /// let (keys, mut values) = ([0.0f32; PAGE], [0.0f32; PAGE]);
 /// (values[0], values[1]) = (4.0, 8.0);
-/// let table = [0];
-/// let mut out = [0.0];
-/// Tier::best().run(Attend {
+/// let attention = Attention {
 ///     queries: &[1.0],
+///     stride: 1,
+///     heads: 1,
+///     group: 1,
 ///     dim: 1,
 ///     scale: 1.0,
-///     first: 0,
-///     last: 1,
-///     keys: Pages { data: &keys[..], stride: PAGE, size: PAGE, table: &table },
-///     values: Pages { data: &values[..], stride: PAGE, size: PAGE, table: &table },
-///     out: &mut out,
-/// });
+///     window: None,
+///     tokens: &[Token { row: 0, position: 1, table: &[0] }],
+///     keys: Pages { data: &keys[..], stride: PAGE },
+///     values: Pages { data: &values[..], stride: PAGE },
+/// };
+/// let mut out = [0.0];
+/// attention.run((&mut ThreadPool::new(1), Tier::best()), &mut Vec::new(), &mut out);
 /// assert_eq!(out, [6.0]);
 /// ```
 #[derive(Debug)]
-pub struct Attend<'a, E> {
-    /// Queries, `[heads, dim]`.
+pub struct Attention<'a, E> {
+    /// Queries of each row: `[heads, group, dim]`.
     pub queries: &'a [f32],
+    /// Distance from the queries of one row to those of the next.
+    pub stride: usize,
+    /// Number of key-value heads.
+    pub heads: usize,
+    /// Number of query heads for each key-value head.
+    pub group: usize,
     /// Dimensions of a head.
     pub dim: usize,
     /// Factor applied to the scores.
     pub scale: f32,
-    /// First visible position.
-    pub first: usize,
-    /// The token's own position, the last visible one.
-    pub last: usize,
-    /// Blocks of keys of this layer and key head, `[dim, 32]` each.
+    /// Number of positions that a token sees, its own included; `None` for all.
+    pub window: Option<usize>,
+    /// Tokens to compute. Neighbors in this order read common pages together.
+    pub tokens: &'a [Token<'a>],
+    /// Keys of this layer: for each block `[heads, dim, 32]`.
     pub keys: Pages<'a, E>,
-    /// Blocks of values of this layer and key head, `[32, dim]` each.
+    /// Values of this layer: for each block `[heads, 32, dim]`.
     pub values: Pages<'a, E>,
-    /// Result, `[heads, dim]`.
-    pub out: &'a mut [f32],
 }
 
-/// Cache blocks of a sequence, found through its block table.
+/// Token that attends to the positions of its sequence up to its own.
 #[derive(Clone, Copy, Debug)]
-pub struct Pages<'a, E> {
-    /// Blocks of all sequences.
-    pub data: &'a [E],
-    /// Elements from one block of the pool to the next.
-    pub stride: usize,
-    /// Elements of a block.
-    pub size: usize,
+pub struct Token<'a> {
+    /// Row of the token in the queries and in the result. Each row has one token.
+    pub row: usize,
+    /// Position in the sequence.
+    pub position: usize,
     /// Number of each of the sequence's blocks, in the order of the positions.
     pub table: &'a [u32],
 }
 
+/// Cache blocks of all sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages<'a, E> {
+    /// The blocks.
+    pub data: &'a [E],
+    /// Elements from one block to the next.
+    pub stride: usize,
+}
+
 impl<'a, E> Pages<'a, E> {
+    /// Returns the elements of a head in a block, of which there are `size`.
     #[inline(always)]
-    fn at(&self, block: usize) -> &'a [E] {
-        &self.data[self.table[block] as usize * self.stride..][..self.size]
+    fn at(&self, block: u32, head: usize, size: usize) -> &'a [E] {
+        &self.data[block as usize * self.stride + head * size..][..size]
     }
 }
 
-impl<E: Element> Work for Attend<'_, E> {
+impl Token<'_> {
+    /// Returns the first visible position.
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
-        let heads = self.queries.len() / self.dim;
-        let mut head = 0;
-        while head < heads {
-            // Two heads fill the registers and share each load of keys and values.
-            head += if heads - head > 1 {
-                self.heads::<2>(simd, head)
-            } else {
-                self.heads::<1>(simd, head)
-            };
-        }
+    fn first(&self, window: Option<usize>) -> usize {
+        window.map_or(0, |window| (self.position + 1).saturating_sub(window))
+    }
+
+    /// Returns the splits with visible positions.
+    #[inline(always)]
+    fn splits(&self, window: Option<usize>) -> Range<usize> {
+        self.first(window) / SPLIT..self.position / SPLIT + 1
     }
 }
 
-/// Scores of a split for `H` heads, replaced by the softmax weight of each position.
-type Shares<const H: usize> = [[[f32; PAGE]; PAGES]; H];
-
-/// Visible part of a split: its blocks, and its first and last position.
-struct Split {
-    blocks: Range<usize>,
-    first: usize,
-    last: usize,
-}
-
-impl Split {
-    /// Returns the visible positions within a block.
-    #[inline(always)]
-    fn seen(&self, block: usize) -> Range<usize> {
-        let start = self.first.max(block * PAGE) % PAGE;
-        start..self.last.min(block * PAGE + PAGE - 1) % PAGE + 1
-    }
-}
-
-impl<E: Element> Attend<'_, E> {
-    #[inline(always)]
-    fn heads<const H: usize>(&mut self, simd: impl Simd, head: usize) -> usize {
-        let range = head * self.dim..(head + H) * self.dim;
-        let mut queries: [&[f32]; H] = [&[]; H];
-        for (query, numbers) in queries.iter_mut().zip(self.queries[range.clone()].chunks(self.dim))
-        {
-            *query = numbers;
-        }
-        // For each head, the largest score so far and the sum of the softmax weights.
-        let mut all = [(f32::NEG_INFINITY, 0.0f32); H];
-        for number in self.first / SPLIT..=self.last / SPLIT {
-            let first = self.first.max(number * SPLIT);
-            let last = self.last.min(number * SPLIT + SPLIT - 1);
-            let split = Split { blocks: first / PAGE..last / PAGE + 1, first, last };
-            let mut shares = [[[f32::NEG_INFINITY; PAGE]; PAGES]; H];
-            self.score(simd, &queries, &split, &mut shares);
-            // The other pages hold no visible positions: their weights would be zeros.
-            let filled = split.blocks.start % PAGES..(split.blocks.end - 1) % PAGES + 1;
-            let mut merge = [None; H];
-            for h in 0..H {
-                let shares = &mut shares[h][filled.clone()];
-                let largest = largest(shares);
-                let sum = to_shares(shares, largest);
-                let (before, total) = all[h];
-                if number == self.first / SPLIT {
-                    all[h] = (largest, sum);
-                    continue;
-                }
-                let top = if largest > before { largest } else { before };
-                let (old, new) = (exp(before - top), exp(largest - top));
-                all[h] = (top, total.mul_add(old, sum * new));
-                merge[h] = Some((old, new));
-            }
-            self.mix(simd, &split, &shares, merge, range.start);
-        }
-        for (out, (_, total)) in self.out[range].chunks_mut(self.dim).zip(all) {
-            for out in out {
-                *out /= total;
-            }
-        }
-        H
-    }
-
-    /// Computes the scaled products of the queries with the keys of a split.
-    #[inline(always)]
-    fn score<S: Simd, const H: usize>(
+impl<E: Element> Attention<'_, E> {
+    /// Computes the attention on all threads. The result is `[rows, heads, group, dim]`.
+    ///
+    /// `partials` is a buffer that grows as needed.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a token has no row in the queries or the result, or a block that is not in the
+    /// cache.
+    pub fn run(
         &self,
-        simd: S,
-        queries: &[&[f32]; H],
-        split: &Split,
-        shares: &mut Shares<H>,
+        (pool, tier): (&mut ThreadPool, Tier),
+        partials: &mut Vec<f32>,
+        out: &mut [f32],
     ) {
-        let scale = simd.splat(self.scale);
-        for block in split.blocks.clone() {
-            let keys = self.keys.at(block).as_chunks::<LANES>().0.as_chunks::<2>().0;
-            let mut sums = [[simd.splat(0.0); 2]; H];
-            for (k, keys) in keys.iter().enumerate() {
-                let keys = [E::vector(simd, &keys[0]), E::vector(simd, &keys[1])];
-                for h in 0..H {
-                    let query = simd.splat(queries[h][k]);
-                    sums[h][0] = simd.fused(keys[0], query, sums[h][0]);
-                    sums[h][1] = simd.fused(keys[1], query, sums[h][1]);
-                }
-            }
-            for h in 0..H {
-                let scores = &mut shares[h][block % PAGES];
-                let halves = scores.as_chunks_mut::<LANES>().0;
-                simd.store(simd.multiply(sums[h][0], scale), &mut halves[0]);
-                simd.store(simd.multiply(sums[h][1], scale), &mut halves[1]);
-                let seen = split.seen(block);
-                if seen.len() < PAGE {
-                    scores[..seen.start].fill(f32::NEG_INFINITY);
-                    scores[seen.end..].fill(f32::NEG_INFINITY);
-                }
-            }
+        let out = DisjointSlice::new(out);
+        let least = pool.threads() * TILES_PER_THREAD;
+        let count = self.tokens.len();
+        // Enough tiles for all threads, as long as each has the queries for full registers.
+        let most = (TILE_QUERIES / self.group).max(1);
+        let full = tile::QUERIES.div_ceil(self.group).min(most);
+        let tokens = (count * self.heads / least).clamp(full, most);
+        let tiles = count.div_ceil(tokens);
+        let all = self.splits(self.tokens);
+        if tiles * self.heads >= least || all.len() <= 1 || pool.threads() == 1 {
+            let place = Place::Rows { width: self.heads * self.group * self.dim };
+            pool.run(tiles * self.heads, &|part| {
+                let (tile, head) = (part / self.heads, part % self.heads);
+                tier.run(self.tile(tile * tokens, tokens, head, None, (&out, place)));
+            });
+            return;
         }
+        let place = Place::Partials { first: all.start, splits: all.len() };
+        let len = place.numbers(self.dim) * count * self.heads * self.group;
+        if partials.len() < len {
+            partials.resize(len, 0.0);
+        }
+        let partials = DisjointSlice::new(partials);
+        pool.run(tiles * self.heads * all.len(), &|part| {
+            // Neighboring parts read neighboring pages.
+            let (split, part) = (all.start + part % all.len(), part / all.len());
+            let (tile, head) = (part / self.heads, part % self.heads);
+            tier.run(self.tile(tile * tokens, tokens, head, Some(split), (&partials, place)));
+        });
+        pool.run(count * self.heads, &|part| {
+            let (token, head) = (part / self.heads, part % self.heads);
+            tier.run(Merge { attention: self, token, head, place, partials: &partials, out: &out });
+        });
     }
 
-    /// Adds up the values of a split, times the weights of their positions, in the order of the
-    /// positions.
-    #[inline(always)]
-    fn mix<S: Simd, const H: usize>(
-        &mut self,
-        simd: S,
-        split: &Split,
-        shares: &Shares<H>,
-        merge: [Option<(f32, f32)>; H],
-        at: usize,
-    ) {
-        let mut column = 0;
-        while column < self.dim {
-            column += match self.dim - column {
-                32.. => self.columns::<S, H, 2>(simd, split, shares, merge, (at, column)),
-                16.. => self.columns::<S, H, 1>(simd, split, shares, merge, (at, column)),
-                _ => self.column(split, shares, merge, (at, column)),
-            };
-        }
+    /// Returns the splits that some of the tokens see.
+    fn splits(&self, tokens: &[Token<'_>]) -> Range<usize> {
+        let splits = tokens.iter().map(|token| token.splits(self.window));
+        let both = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
+        splits.reduce(both).unwrap_or_default()
     }
 
-    /// Accumulates `N` vectors of dimensions and returns how many dimensions they cover.
-    #[inline(always)]
-    fn columns<S: Simd, const H: usize, const N: usize>(
-        &mut self,
-        simd: S,
-        split: &Split,
-        shares: &Shares<H>,
-        merge: [Option<(f32, f32)>; H],
-        (at, column): (usize, usize),
-    ) -> usize {
-        let mut sums = [[simd.splat(0.0); N]; H];
-        for block in split.blocks.clone() {
-            let values = self.values.at(block);
-            for position in split.seen(block) {
-                let values = &values[position * self.dim + column..][..N * LANES];
-                let values: &[[E; LANES]] = values.as_chunks().0;
-                for n in 0..N {
-                    let values = E::vector(simd, &values[n]);
-                    for h in 0..H {
-                        let share = simd.splat(shares[h][block % PAGES][position]);
-                        sums[h][n] = simd.fused(values, share, sums[h][n]);
-                    }
-                }
-            }
-        }
-        for h in 0..H {
-            let out = &mut self.out[at + h * self.dim + column..][..N * LANES];
-            for (out, sum) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(sums[h]) {
-                let merged = match merge[h] {
-                    None => sum,
-                    Some((old, new)) => {
-                        let new = simd.multiply(sum, simd.splat(new));
-                        simd.fused(simd.load(out), simd.splat(old), new)
-                    }
-                };
-                simd.store(merged, out);
-            }
-        }
-        N * LANES
-    }
-
-    /// Accumulates a single dimension and returns 1.
-    #[inline(always)]
-    fn column<const H: usize>(
-        &mut self,
-        split: &Split,
-        shares: &Shares<H>,
-        merge: [Option<(f32, f32)>; H],
-        (at, column): (usize, usize),
-    ) -> usize {
-        for h in 0..H {
-            let mut sum = 0.0f32;
-            for position in split.first..=split.last {
-                let value = self.values.at(position / PAGE)[position % PAGE * self.dim + column];
-                let share = shares[h][position / PAGE % PAGES][position % PAGE];
-                sum = value.load().mul_add(share, sum);
-            }
-            let out = &mut self.out[at + h * self.dim + column];
-            *out = match merge[h] {
-                None => sum,
-                Some((old, new)) => out.mul_add(old, sum * new),
-            };
-        }
-        1
+    /// Returns the tile of up to `most` tokens from `first` on, in one split or in all that they
+    /// see.
+    fn tile<'a>(
+        &'a self,
+        first: usize,
+        most: usize,
+        head: usize,
+        split: Option<usize>,
+        (out, place): (&'a DisjointSlice<'a, f32>, Place),
+    ) -> Tile<'a, E> {
+        let tokens = &self.tokens[first..self.tokens.len().min(first + most)];
+        let splits = split.map_or_else(|| self.splits(tokens), |split| split..split + 1);
+        Tile { attention: self, first, tokens, head, splits, out, place }
     }
 }
 
-#[inline(always)]
-fn largest(scores: &[[f32; PAGE]]) -> f32 {
-    let mut most = [f32::NEG_INFINITY; PAGE];
-    for scores in scores {
-        for lane in 0..PAGE {
-            // A NaN is skipped here, and shows up in the result of `exp`.
-            most[lane] = if scores[lane] > most[lane] { scores[lane] } else { most[lane] };
-        }
-    }
-    most.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
-}
-
-/// Replaces each score by its softmax weight and returns the sum of the weights: 32 sums of every
-/// 32nd position, then a tree.
-#[inline(always)]
-fn to_shares(scores: &mut [[f32; PAGE]], largest: f32) -> f32 {
-    let mut sums = [0.0; PAGE];
-    for scores in scores {
-        for lane in 0..PAGE {
-            let masked = scores[lane] == f32::NEG_INFINITY;
-            let share = exp(scores[lane] - largest);
-            scores[lane] = if masked { 0.0 } else { share };
-            sums[lane] += scores[lane];
-        }
-    }
-    tree(sums)
-}
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 use std::marker::PhantomData;
 
 /// Mutably borrowed slice that is handed out in parts.
+#[derive(Debug)]
 pub(crate) struct DisjointSlice<'a, T> {
     pointer: *mut T,
     len: usize,

@@ -6,8 +6,8 @@ use nsbridge_gpu::attention::{
     Attention, AttentionPlan, Heads, Item, KvCache, Merge, PAGE, Place, SPLIT,
 };
 use nsbridge_gpu::device::{Buffer, Device};
-use nsbridge_kernels::Tier;
-use nsbridge_kernels::attention::{Attend, Pages};
+use nsbridge_kernels::attention::{Attention as CpuAttention, Pages, Token};
+use nsbridge_kernels::{ThreadPool, Tier};
 
 use crate::{assert_bits, count, counts, device, numbers, read};
 
@@ -40,7 +40,6 @@ impl Case {
     fn of_cpu(&self) -> Vec<f32> {
         let (Heads { queries, keys, dim }, table) = (self.heads, self.table());
         let (x, size) = (self.x(), dim * PAGE);
-        let mut all = Vec::new();
         let rounded = |x: f32| if self.brains { half::bf16::from_f32(x).to_f32() } else { x };
         let pages = table.iter().copied().max().unwrap_or(0) as usize + 1;
         let mut cached = [vec![0.0f32; pages * keys * size], vec![0.0f32; pages * keys * size]];
@@ -56,28 +55,23 @@ impl Case {
                 }
             }
         }
-        let group = self.heads.group();
-        for row in self.length - self.rows..self.length {
-            for head in 0..keys {
-                let mut out = vec![0.0; group * dim];
-                let pages = |data| {
-                    let data: &[f32] = data;
-                    Pages { data: &data[head * size..], stride: keys * size, size, table: &table }
-                };
-                Tier::best().run(Attend {
-                    queries: &x[row * self.width() + head * group * dim..][..group * dim],
-                    dim,
-                    scale: (1.0 / (dim as f64).sqrt()) as f32,
-                    first: self.window.map_or(0, |window| (row + 1).saturating_sub(window)),
-                    last: row,
-                    keys: pages(&cached[0]),
-                    values: pages(&cached[1]),
-                    out: &mut out,
-                });
-                all.extend(out);
-            }
-        }
-        all
+        let rows = self.length - self.rows..self.length;
+        let tokens: Vec<_> = rows.map(|row| Token { row, position: row, table: &table }).collect();
+        let mut out = vec![0.0; self.length * queries * dim];
+        let attention = CpuAttention {
+            queries: &x,
+            stride: self.width(),
+            heads: keys,
+            group: self.heads.group(),
+            dim,
+            scale: (1.0 / (dim as f64).sqrt()) as f32,
+            window: self.window,
+            tokens: &tokens,
+            keys: Pages { data: &cached[0][..], stride: keys * size },
+            values: Pages { data: &cached[1][..], stride: keys * size },
+        };
+        attention.run((&mut ThreadPool::new(2), Tier::best()), &mut Vec::new(), &mut out);
+        out.split_off((self.length - self.rows) * queries * dim)
     }
 
     /// Returns the bits of the device. With `pieces`, each split is an item.

@@ -36,7 +36,7 @@ const WRITTEN: [&str; 18] = [
 const SENTENCE: &str = "minor versions add fields";
 
 /// Types whose fields or variants are fixed: another one is a new major version.
-const FIXED: [&str; 49] = [
+const FIXED: [&str; 50] = [
     // Laid out by version 1 of the wire protocol.
     "nsbridge-crypto ContentType",
     "nsbridge-crypto DataKey",
@@ -71,12 +71,13 @@ const FIXED: [&str; 49] = [
     "nsbridge-gpu Shape",
     "nsbridge-gpu Sums",
     "nsbridge-kernels Activations",
-    "nsbridge-kernels Attend",
+    "nsbridge-kernels Attention",
     "nsbridge-kernels KQuantBlock",
     "nsbridge-kernels Norm",
     "nsbridge-kernels Pages",
     "nsbridge-kernels Rotate",
     "nsbridge-kernels Source",
+    "nsbridge-kernels Token",
     "nsbridge-llama Chunk",
     // Outcomes and kinds that a caller must treat one by one.
     "nsbridge-gateway-access Limit",

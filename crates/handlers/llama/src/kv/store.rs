@@ -60,17 +60,11 @@ impl<E: Element> Store<E> {
         Ok(Self { keys: AlignedBuffer::zeroed(count)?, values: AlignedBuffer::zeroed(count)? })
     }
 
-    /// Returns the blocks of a layer and head, as seen through a sequence's block table.
-    pub(crate) fn pages<'a>(
-        data: &'a [E],
-        shape: Shape,
-        layer: usize,
-        head: usize,
-        table: &'a [u32],
-    ) -> Pages<'a, E> {
-        let size = shape.dim * PAGE;
-        let start = (layer * shape.blocks * shape.kv_heads + head) * size;
-        Pages { data: &data[start..], stride: shape.kv_heads * size, size, table }
+    /// Returns the blocks of a layer: keys and values.
+    pub(crate) fn pages(&self, shape: Shape, layer: usize) -> [Pages<'_, E>; 2] {
+        let stride = shape.kv_heads * shape.dim * PAGE;
+        let data = layer * shape.blocks * stride..(layer + 1) * shape.blocks * stride;
+        [&self.keys, &self.values].map(|all| Pages { data: &all[data.clone()], stride })
     }
 
     /// Copies a block in all layers.

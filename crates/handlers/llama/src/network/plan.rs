@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use nsbridge_kernels::attention::Token;
+
 use super::Chunk;
 use crate::sample::Draws;
 
@@ -37,6 +39,20 @@ impl Step {
         let tokens = chunks.iter().flat_map(|chunk| chunk.tokens).copied().collect();
         let tables = chunks.iter().map(|chunk| chunk.table.blocks().to_vec()).collect();
         Self { tokens, rows, tables, wanted, copies, draws: None }
+    }
+
+    /// Returns the tokens by their block tables, so that sequences with a common prefix are
+    /// neighbors.
+    pub(super) fn by_table(&self) -> Vec<Token<'_>> {
+        let token = |(row, at): (usize, &Row)| Token {
+            row,
+            position: at.position,
+            table: &self.tables[at.chunk],
+        };
+        let mut tokens: Vec<_> = self.rows.iter().enumerate().map(token).collect();
+        // Stable: the tokens of a sequence stay in their order.
+        tokens.sort_by_key(|token| token.table);
+        tokens
     }
 
     /// Returns, for each chunk, its rows, the position of the first one, and the block table of its

@@ -56,6 +56,8 @@ pub(super) struct Scratch {
     pub(super) normed: Vec<f32>,
     pub(super) qkv: Vec<f32>,
     pub(super) attended: Vec<f32>,
+    /// Splits of the attention of few tokens.
+    pub(super) partials: Vec<f32>,
     pub(super) wide: Vec<f32>,
     /// Sums added to the residual stream.
     pub(super) sums: Vec<f32>,

@@ -1,8 +1,6 @@
 //! One step on a CPU rank: rows in, logits out.
 
-use std::ops::Range;
-
-use nsbridge_kernels::attention::{Attend, PAGE};
+use nsbridge_kernels::attention::{Attention, PAGE, Token};
 use nsbridge_kernels::collectives::{Communicator, RankLost};
 use nsbridge_kernels::matrix::{Activations, Epilogue, Matrix, Output};
 use nsbridge_kernels::rowwise::{Norm, Rotate};
@@ -10,7 +8,7 @@ use nsbridge_kernels::simd::LANES;
 use nsbridge_kernels::{Element, ThreadPool};
 
 use super::part::{Heads, Layer, Partial};
-use super::plan::{Row, Step};
+use super::plan::Step;
 use super::rank::{Rank, Rows};
 use super::shard::{Kv, Scratch, Shard};
 use crate::kv::{Shape, Store, Values};
@@ -42,7 +40,8 @@ impl Rank for Shard {
             kv.values.copy(kv.shape, *from, *to);
         }
         let (comm, eps) = (&mut **comm, *eps);
-        let mut run = Run { step, tier: *tier, pool, scratch, eps, comm };
+        let by_table = step.by_table();
+        let mut run = Run { step, tokens: &by_table, tier: *tier, pool, scratch, eps, comm };
         run.embed(embedding, tokens.first)?;
         for (index, layer) in layers.iter().enumerate() {
             run.attend(index, layer, *heads, rope, kv)?;
@@ -75,6 +74,8 @@ impl Rank for Shard {
 /// State of a step in progress.
 struct Run<'a> {
     step: &'a Step,
+    /// Tokens of the step, in the order in which they attend.
+    tokens: &'a [Token<'a>],
     tier: Tier,
     pool: &'a mut ThreadPool,
     scratch: &'a mut Scratch,
@@ -117,7 +118,7 @@ impl Run<'_> {
             first += matrix.rows();
         }
         room(&mut self.scratch.qkv, count * stride);
-        let Scratch { normed, qkv, blocks, attended, .. } = &mut *self.scratch;
+        let Scratch { normed, qkv, blocks, attended, partials, .. } = &mut *self.scratch;
         first = 0;
         for matrix in &layer.qkv {
             let x = Activations { numbers: normed, stride: matrix.columns() };
@@ -148,20 +149,13 @@ impl Run<'_> {
 
         let width = heads.queries * heads.dim;
         let attended = room(attended, count * width);
-        let group = heads.queries / heads.keys * heads.dim;
-        let (shape, values) = (*shape, &*values);
-        self.pool.for_each_chunk(attended, group, |part, out| {
-            let (row, head) = (part / heads.keys, part % heads.keys);
-            let queries = &qkv[row * stride + head * group..][..group];
-            let Row { chunk, position } = step.rows[row];
-            let seen = layer.window.map_or(0, |window| (position + 1).saturating_sub(window));
-            let table = &step.tables[chunk];
-            let place = Place { layer: index, head, table, seen: seen..position + 1 };
-            match values {
-                Values::F32(data) => see(tier, shape, data, &place, queries, out),
-                Values::Bf16(data) => see(tier, shape, data, &place, queries, out),
-            }
-        });
+        let asked =
+            Asked { queries: qkv, stride, heads, window: layer.window, tokens: self.tokens };
+        let (pool, place) = ((&mut *self.pool, tier), (*shape, index));
+        match values {
+            Values::F32(data) => see(pool, &asked, data, place, partials, attended),
+            Values::Bf16(data) => see(pool, &asked, data, place, partials, attended),
+        }
         self.add(&layer.output, count, |scratch| &mut scratch.attended, width)
     }
 
@@ -278,33 +272,33 @@ fn write(
     }
 }
 
-/// Keys and values that a row's query heads attend to.
-struct Place<'a> {
-    layer: usize,
-    head: usize,
-    table: &'a [u32],
-    seen: Range<usize>,
+/// Queries of a layer, and the tokens that they belong to.
+struct Asked<'a> {
+    queries: &'a [f32],
+    /// Distance from the queries of one row to those of the next.
+    stride: usize,
+    heads: Heads,
+    window: Option<usize>,
+    tokens: &'a [Token<'a>],
 }
 
+/// Computes the attention of a layer over its keys and values.
 fn see<E: Element>(
-    tier: Tier,
-    shape: Shape,
+    pool: (&mut ThreadPool, Tier),
+    asked: &Asked<'_>,
     data: &Store<E>,
-    place: &Place<'_>,
-    queries: &[f32],
+    (shape, layer): (Shape, usize),
+    partials: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    let pages = |data| Store::pages(data, shape, place.layer, place.head, place.table);
-    tier.run(Attend {
-        queries,
-        dim: shape.dim,
-        scale: (1.0 / (shape.dim as f64).sqrt()) as f32,
-        first: place.seen.start,
-        last: place.seen.end - 1,
-        keys: pages(&data.keys),
-        values: pages(&data.values),
-        out,
-    });
+    let Asked { queries, stride, heads, window, tokens } = *asked;
+    let [keys, values] = data.pages(shape, layer);
+    let (group, dim) = (heads.queries / heads.keys, heads.dim);
+    let scale = (1.0 / (dim as f64).sqrt()) as f32;
+    let heads = heads.keys;
+    let attention =
+        Attention { queries, stride, heads, group, dim, scale, window, tokens, keys, values };
+    attention.run(pool, partials, out);
 }
 
 /// Returns the first `len` numbers of a buffer, which grows if needed.

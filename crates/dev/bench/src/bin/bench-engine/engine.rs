@@ -15,6 +15,10 @@ pub(crate) enum Question {
     /// `sequences` sequences. More than 64 tokens are a prompt: each round restarts the sequences,
     /// and only the last logits are computed.
     Steps { sequences: usize, tokens: usize, rounds: usize },
+    /// Runs a prompt of one sequence up to each of these lengths, in steps of 256 tokens. For each
+    /// length the answer has the mean duration in seconds of the last two of these steps and of a
+    /// step of one token.
+    Contexts { lengths: [usize; LENGTHS] },
     /// Logits after eight known tokens.
     Logits,
     /// Concurrent requests, each with a prompt of `prompt` tokens and a reply of `tokens` tokens.
@@ -25,6 +29,9 @@ pub(crate) enum Question {
     /// prompt that shares the first `tokens` tokens.
     Prefix { tokens: usize },
 }
+
+/// Number of contexts in a question.
+pub(crate) const LENGTHS: usize = 6;
 
 /// Suffix of the rows of another build of this benchmark.
 const BEFORE: &str = ".vs_before";

@@ -10,6 +10,7 @@
 #![expect(clippy::print_stderr, reason = "progress is for the person who waits")]
 
 mod bandwidth;
+mod contexts;
 mod engine;
 mod kept;
 mod ours;
@@ -32,6 +33,7 @@ use engine::Engine;
 use kept::{Kept, Kind};
 use rounds::{Group, Seen};
 use serving::Serving;
+use shape::Shape;
 
 /// Number of threads of every engine.
 const THREADS: usize = 2;
@@ -59,16 +61,28 @@ fn main() -> Result<()> {
             speculating::measure(&pair())?.into_iter().for_each(|row| report.push(row));
             report.write(Path::new("target/bench/speculating.json"))
         }
+        ["contexts"] => {
+            let mut report = Report::new("engine")?;
+            contexts::measure(None)?.into_iter().for_each(|row| report.push(row));
+            report.write(Path::new("target/bench/contexts.json"))
+        }
+        ["contexts", "before", binary] => {
+            let mut report = Report::new("engine")?;
+            let rows = contexts::measure(Some(Path::new(binary)))?;
+            rows.into_iter().for_each(|row| report.push(row));
+            report.write(Path::new("target/bench/contexts-before.json"))
+        }
         ["ranks"] => {
             let folder = Path::new("target/bench/models");
-            let random = random(folder)?;
+            let random = random(folder, shape::LARGE)?;
             let mut report = Report::new("engine")?;
             ranks::measure(&random, folder)?.into_iter().for_each(|row| report.push(row));
             report.write(Path::new("target/bench/ranks.json"))
         }
         _ => {
             bail!(
-                "usage: bench-engine [serving | speculating | ranks | of MODEL | before BINARY [MODEL..]]"
+                "usage: bench-engine [serving | speculating | ranks | contexts [before BINARY] | of MODEL \
+                 | before BINARY [MODEL..]]"
             )
         }
     }
@@ -80,10 +94,10 @@ fn pair() -> PathBuf {
 }
 
 /// Returns the model of random weights, and creates it if it does not exist.
-fn random(folder: &Path) -> Result<PathBuf> {
-    let random = folder.join("random-1b1");
+fn random(folder: &Path, shape: Shape) -> Result<PathBuf> {
+    let random = folder.join(shape.name);
     eprintln!("models in {}", folder.display());
-    shape::make(&random)?;
+    shape::make(&random, shape)?;
     Ok(random)
 }
 
@@ -100,7 +114,7 @@ enum Part<'a> {
 /// Measures a part and writes its report.
 fn suite(name: &str, part: &Part<'_>) -> Result<()> {
     let folder = Path::new("target/bench/models");
-    let random = random(folder)?;
+    let random = random(folder, shape::LARGE)?;
     let pair = pair();
     let mut report = Report::new("engine")?;
     let (large, small) = (pair.join("tale-7m"), pair.join("tale-1m"));
@@ -152,6 +166,7 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
     }
     if *part == Part::All {
         ranks::measure(&random, folder)?.into_iter().for_each(|row| report.push(row));
+        contexts::measure(None)?.into_iter().for_each(|row| report.push(row));
         speculating::measure(&pair)?.into_iter().for_each(|row| report.push(row));
     }
     report.write(&Path::new("target/bench").join(name).with_extension("json"))
@@ -163,7 +178,7 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
 /// decides some per cent of the speed of a process.
 fn before(binary: &Path, models: &[&str]) -> Result<()> {
     let folder = Path::new("target/bench/models");
-    let random = random(folder)?;
+    let random = random(folder, shape::LARGE)?;
     let pair = pair();
     let mut report = Report::new("engine")?;
     for (model, name, mix) in [
@@ -210,13 +225,7 @@ fn before(binary: &Path, models: &[&str]) -> Result<()> {
 fn group(folder: &Path, model: &Path, kind: Kind) -> Result<Group> {
     let kept = Kept::of(model, kind, folder)?;
     let threads = THREADS.to_string();
-    let llama = Engine::peer(
-        "llama.cpp as llama-cpp-python 0.3.36 carries it, without AMX, the same file",
-        "",
-        "llama_cpp_peer.py",
-        &[path(&kept.file())?, &threads],
-    );
-    let mut peers = vec![llama];
+    let mut peers = vec![llama_cpp(&kept)?];
     let openvino = match kind {
         Kind::Mix(Mix::Q8_0) => {
             Some(("int8", "OpenVINO 2026.4.1, int8 a channel, as optimum-intel exports"))
@@ -232,6 +241,16 @@ fn group(folder: &Path, model: &Path, kind: Kind) -> Result<Group> {
         peers.push(Engine::peer(about, ".vs_openvino", "openvino_peer.py", &arguments));
     }
     Ok(Group::new(Engine::ours(&kept.dir, THREADS, 1)?, peers))
+}
+
+/// Starts llama.cpp on the same file.
+fn llama_cpp(kept: &Kept) -> Result<Engine> {
+    Ok(Engine::peer(
+        "llama.cpp as llama-cpp-python 0.3.36 carries it, without AMX, the same file",
+        "",
+        "llama_cpp_peer.py",
+        &[path(&kept.file())?, &THREADS.to_string()],
+    ))
 }
 
 fn path(path: &Path) -> Result<&str> {

@@ -7,8 +7,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use nsbridge_llama::{BlockTable, Chunk, Config, Model, Setup, Weights};
 
-use crate::engine::Question;
+use crate::engine::{LENGTHS, Question};
 use crate::served::Served;
+
+/// Tokens of a step of a long prompt.
+const PROMPT: usize = 256;
 
 /// Answers each line of standard input with a line.
 pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
@@ -18,7 +21,6 @@ pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
     // KV cache blocks for sixteen sequences of a few hundred tokens.
     let setup = Setup { ranks, threads: Some(threads), blocks: 256, ..Setup::default() };
     let mut model = Model::new(&config, config.context.min(2048), &weights, &setup)?;
-    drop(weights);
     let mut served = None;
     println!("ready");
     for line in std::io::stdin().lines() {
@@ -26,6 +28,15 @@ pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
         let answer = match question {
             Question::Steps { sequences, tokens, rounds } => {
                 steps(&mut model, sequences, tokens, rounds)?
+            }
+            Question::Contexts { lengths } => {
+                let mut model = Model::new(
+                    &config,
+                    lengths[LENGTHS - 1] + PROMPT,
+                    &weights,
+                    &Setup { blocks: lengths[LENGTHS - 1] / 32 + 16, ..setup.clone() },
+                )?;
+                contexts(&mut model, lengths)?
             }
             Question::Logits => logits(&mut model)?.into_iter().map(f64::from).collect(),
             Question::Serve { streams, prompt, tokens } => {
@@ -63,6 +74,43 @@ fn steps(model: &mut Model, sequences: usize, tokens: usize, rounds: usize) -> R
     for table in tables {
         model.cache().release(table);
     }
+    Ok(times)
+}
+
+/// Returns, for each length of a context, the mean duration in seconds of the last two steps of a
+/// prompt and of a step of one token.
+fn contexts(model: &mut Model, lengths: [usize; LENGTHS]) -> Result<Vec<f64>> {
+    let ids: Vec<u32> = (0..PROMPT as u32).map(|i| i * 7 % 1000).collect();
+    let mut table = BlockTable::default();
+    let mut step = |model: &mut Model, tokens: usize, kept: bool| {
+        let length = table.len();
+        ensure!(model.cache().reserve(&mut table, tokens), "the cache is full");
+        let started = Instant::now();
+        let chunk = Chunk { table: &mut table, tokens: &ids[..tokens], logits: 1 };
+        model.forward(&mut [chunk]).map_err(|error| anyhow!("{error}"))?;
+        let time = started.elapsed().as_secs_f64();
+        if !kept {
+            model.cache().truncate(&mut table, length);
+        }
+        Ok((time, table.len()))
+    };
+    let (mut times, mut steps) = (Vec::new(), vec![0.0]);
+    for length in lengths {
+        loop {
+            let (time, now) = step(model, PROMPT, true)?;
+            steps.push(time);
+            if now >= length {
+                break;
+            }
+        }
+        times.push(steps[steps.len() - 2..].iter().sum::<f64>() / 2.0);
+        let mut decoded = Vec::new();
+        for _ in 0..9 {
+            decoded.push(step(model, 1, false)?.0);
+        }
+        times.push(decoded.iter().skip(1).sum::<f64>() / 8.0);
+    }
+    model.cache().release(table);
     Ok(times)
 }
 

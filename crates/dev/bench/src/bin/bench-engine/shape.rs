@@ -1,5 +1,4 @@
-//! Reproducible model of 1.1 billion random parameters. At this size the cost of a decode step is
-//! the cost to read the weights.
+//! Reproducible models of random parameters.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -8,18 +7,50 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
-const HIDDEN: usize = 2048;
-const INNER: usize = 5632;
-const HEADS: usize = 32;
-const KV_HEADS: usize = 4;
-const LAYERS: usize = 22;
-const VOCABULARY: usize = 32_000;
+/// Shape of a model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Name of the model's folder.
+    pub(crate) name: &'static str,
+    hidden: usize,
+    inner: usize,
+    heads: usize,
+    kv_heads: usize,
+    layers: usize,
+    vocabulary: usize,
+    context: usize,
+}
+
+/// 1.1 billion parameters. At this size the cost of a decode step is the cost to read the weights.
+pub(crate) const LARGE: Shape = Shape {
+    name: "random-1b1",
+    hidden: 2048,
+    inner: 5632,
+    heads: 32,
+    kv_heads: 4,
+    layers: 22,
+    vocabulary: 32_000,
+    context: 2048,
+};
+
+/// Six layers of the shape of SmolLM2-135M, with room for long contexts. There the cost is that of
+/// attention, and a context of 32,768 tokens is computed in a minute.
+pub(crate) const LONG: Shape = Shape {
+    name: "random-long",
+    hidden: 576,
+    inner: 1536,
+    heads: 9,
+    kv_heads: 3,
+    layers: 6,
+    vocabulary: 8192,
+    context: 65_536,
+};
 
 /// Name and shape of a tensor.
 type Tensor = (String, Vec<usize>);
 
 /// Writes the model into a folder, unless it exists.
-pub(crate) fn make(folder: &Path) -> Result<()> {
+pub(crate) fn make(folder: &Path, shape: Shape) -> Result<()> {
     let weights = folder.join("model.safetensors");
     if weights.exists() {
         return Ok(());
@@ -27,38 +58,41 @@ pub(crate) fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-        "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "vocab_size": VOCABULARY,
-        "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "max_position_embeddings": 2048,
+        "hidden_size": shape.hidden, "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
+        "vocab_size": shape.vocabulary,
+        "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "max_position_embeddings": shape.context,
         "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": 2,
         "torch_dtype": "bfloat16",
     });
     fs::write(folder.join("config.json"), config.to_string())?;
     // The file has a temporary name until it is complete, because a run may be interrupted.
     let new = folder.join("model.new");
-    write(&new).with_context(|| format!("writing {}", new.display()))?;
+    write(&new, shape).with_context(|| format!("writing {}", new.display()))?;
     fs::rename(new, weights)?;
     Ok(())
 }
 
-fn tensors() -> Vec<Tensor> {
-    let keys = HIDDEN / HEADS * KV_HEADS;
+fn tensors(shape: Shape) -> Vec<Tensor> {
+    let Shape { hidden, inner, vocabulary, .. } = shape;
+    let keys = hidden / shape.heads * shape.kv_heads;
     let mut tensors = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN]),
-        ("model.norm.weight".to_owned(), vec![HIDDEN]),
-        ("lm_head.weight".to_owned(), vec![VOCABULARY, HIDDEN]),
+        ("model.embed_tokens.weight".to_owned(), vec![vocabulary, hidden]),
+        ("model.norm.weight".to_owned(), vec![hidden]),
+        ("lm_head.weight".to_owned(), vec![vocabulary, hidden]),
     ];
-    for layer in 0..LAYERS {
+    for layer in 0..shape.layers {
         for (name, shape) in [
-            ("input_layernorm", vec![HIDDEN]),
-            ("self_attn.q_proj", vec![HIDDEN, HIDDEN]),
-            ("self_attn.k_proj", vec![keys, HIDDEN]),
-            ("self_attn.v_proj", vec![keys, HIDDEN]),
-            ("self_attn.o_proj", vec![HIDDEN, HIDDEN]),
-            ("post_attention_layernorm", vec![HIDDEN]),
-            ("mlp.gate_proj", vec![INNER, HIDDEN]),
-            ("mlp.up_proj", vec![INNER, HIDDEN]),
-            ("mlp.down_proj", vec![HIDDEN, INNER]),
+            ("input_layernorm", vec![hidden]),
+            ("self_attn.q_proj", vec![hidden, hidden]),
+            ("self_attn.k_proj", vec![keys, hidden]),
+            ("self_attn.v_proj", vec![keys, hidden]),
+            ("self_attn.o_proj", vec![hidden, hidden]),
+            ("post_attention_layernorm", vec![hidden]),
+            ("mlp.gate_proj", vec![inner, hidden]),
+            ("mlp.up_proj", vec![inner, hidden]),
+            ("mlp.down_proj", vec![hidden, inner]),
         ] {
             tensors.push((format!("model.layers.{layer}.{name}.weight"), shape));
         }
@@ -67,8 +101,8 @@ fn tensors() -> Vec<Tensor> {
 }
 
 /// Writes a safetensors file: length of the header, header, tensors.
-fn write(path: &Path) -> Result<()> {
-    let (tensors, mut header, mut end) = (tensors(), Map::new(), 0);
+fn write(path: &Path, shape: Shape) -> Result<()> {
+    let (tensors, mut header, mut end) = (tensors(shape), Map::new(), 0);
     header.insert("__metadata__".into(), json!({ "format": "pt" }));
     for (name, shape) in &tensors {
         let start = end;

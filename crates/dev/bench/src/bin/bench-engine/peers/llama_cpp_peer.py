@@ -129,6 +129,36 @@ def main(path, threads):
             times.append(time.perf_counter() - started)
         return times
 
+    def contexts(lengths):
+        params.n_ctx, params.n_seq_max, params.kv_unified = lengths[-1] + 256, 1, True
+        long = c.llama_init_from_model(model, params)
+
+        def step(tokens, position):
+            batch.n_tokens = tokens
+            for k in range(tokens):
+                batch.token[k], batch.pos[k] = k * 7 % 1000, position + k
+                batch.n_seq_id[k], batch.seq_id[k][0] = 1, 0
+                batch.logits[k] = k + 1 == tokens
+            started = time.perf_counter()
+            if c.llama_decode(long, batch):
+                sys.exit("llama_decode failed")
+            c.llama_synchronize(long)
+            return time.perf_counter() - started
+
+        times, steps, position = [], [0.0], 0
+        for length in lengths:
+            while position < length:
+                steps.append(step(256, position))
+                position += 256
+            times.append(sum(steps[-2:]) / 2)
+            decoded = []
+            for _ in range(9):
+                decoded.append(step(1, position))
+                c.llama_memory_seq_rm(c.llama_get_memory(long), 0, position, -1)
+            times.append(sum(decoded[1:]) / 8)
+        c.llama_free(long)
+        return times
+
     def logits():
         forget()
         step(1, 8, 0, 1)
@@ -142,7 +172,7 @@ def main(path, threads):
             answer = logits()
         else:
             (what, how), = question.items()
-            answer = {"steps": steps, "serve": serve, "prefix": prefix}[what](**how)
+            answer = {"steps": steps, "serve": serve, "prefix": prefix, "contexts": contexts}[what](**how)
         print(json.dumps(answer), flush=True)
 
 
