@@ -7,7 +7,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`matrix`] | weights in tiles, packed from a file's rows, and their products with activations |
-//! | [`attention`] | attention of a token's heads over a paged KV cache |
+//! | [`attention`] | attention of a step's tokens over a paged KV cache |
 //! | [`rowwise`] | RMSNorm and rotary embedding of a row |
 //! | [`simd`] | instruction-set tiers, and the vectors of a tier |
 //! | [`ThreadPool`] | threads that steal the numbered parts of a job from each other |
