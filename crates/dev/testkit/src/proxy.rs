@@ -54,13 +54,13 @@ struct Joined {
     tear: Tear,
 }
 
-/// Whether a connection is to close in the middle of a piece.
+/// Progress of closing a connection in the middle of a piece.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Tear {
     No,
     /// Half of the next piece is the last that is forwarded.
     AtNextPiece,
-    /// That half has been taken: nothing else is forwarded, in either direction.
+    /// Closing: nothing else is forwarded, in either direction.
     Done,
 }
 
