@@ -19,7 +19,7 @@ const ROUNDS: usize = 2;
 /// Measures our engine and llama.cpp, or another build of this benchmark, in turns.
 pub(crate) fn measure(before: Option<&Path>) -> Result<Vec<Row>> {
     let folder = Path::new("target/bench/models");
-    let kept = Kept::of(&random(folder, shape::LONG)?, Mix::Q8_0, folder)?;
+    let kept = Kept::of(&random(folder, shape::LONG_SHAPE)?, Mix::Q8_0, folder)?;
     let mut ours = Engine::ours(&kept.dir, THREADS, 1)?;
     let mut peer = match before {
         Some(binary) => Engine::before(binary, &kept.dir, THREADS)?,

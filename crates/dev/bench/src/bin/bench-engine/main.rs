@@ -74,7 +74,7 @@ fn main() -> Result<()> {
         }
         ["ranks"] => {
             let folder = Path::new("target/bench/models");
-            let random = random(folder, shape::LARGE)?;
+            let random = random(folder, shape::LARGE_SHAPE)?;
             let mut report = Report::new("engine")?;
             ranks::measure(&random, folder)?.into_iter().for_each(|row| report.push(row));
             report.write(Path::new("target/bench/ranks.json"))
@@ -114,7 +114,7 @@ enum Part<'a> {
 /// Measures a part and writes its report.
 fn suite(name: &str, part: &Part<'_>) -> Result<()> {
     let folder = Path::new("target/bench/models");
-    let random = random(folder, shape::LARGE)?;
+    let random = random(folder, shape::LARGE_SHAPE)?;
     let pair = pair();
     let mut report = Report::new("engine")?;
     let (large, small) = (pair.join("tale-7m"), pair.join("tale-1m"));
@@ -178,7 +178,7 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
 /// decides some per cent of the speed of a process.
 fn before(binary: &Path, models: &[&str]) -> Result<()> {
     let folder = Path::new("target/bench/models");
-    let random = random(folder, shape::LARGE)?;
+    let random = random(folder, shape::LARGE_SHAPE)?;
     let pair = pair();
     let mut report = Report::new("engine")?;
     for (model, name, mix) in [

@@ -22,7 +22,7 @@ pub(crate) struct Shape {
 }
 
 /// 1.1 billion parameters. At this size the cost of a decode step is the cost to read the weights.
-pub(crate) const LARGE: Shape = Shape {
+pub(crate) const LARGE_SHAPE: Shape = Shape {
     name: "random-1b1",
     hidden: 2048,
     inner: 5632,
@@ -35,7 +35,7 @@ pub(crate) const LARGE: Shape = Shape {
 
 /// Six layers of the shape of SmolLM2-135M, with room for long contexts. There the cost is that of
 /// attention, and a context of 32,768 tokens is computed in a minute.
-pub(crate) const LONG: Shape = Shape {
+pub(crate) const LONG_SHAPE: Shape = Shape {
     name: "random-long",
     hidden: 576,
     inner: 1536,
