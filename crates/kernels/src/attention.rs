@@ -5,7 +5,7 @@
 //! Gimelshein, arXiv:1805.02867). A token reads all keys and values from the cache, so neither its
 //! prefill chunk nor its neighbors in the batch affect the result.
 //!
-//! What a split costs is reading its keys and values. Tokens of one prompt read the same pages, and
+//! The cost of a split is reading its keys and values. Tokens of one prompt read the same pages, and
 //! so do sequences with a common prefix. So a tile of tokens goes through a split together: the
 //! first tokens bring its pages into a cache of the processor, and the others find them there. If
 //! there are few tokens, their splits are tiles of their own (Flash-Decoding, Dao et al. 2023) and
@@ -13,11 +13,15 @@
 
 #![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
 
+mod place;
+mod softmax;
 mod tile;
 
 use std::ops::Range;
 
-use self::tile::{Merge, Place, Tile};
+use self::place::Place;
+use self::softmax::Merge;
+use self::tile::Tile;
 use crate::disjoint_slice::DisjointSlice;
 use crate::element::Element;
 use crate::simd::Tier;
@@ -138,14 +142,15 @@ impl<E: Element> Attention<'_, E> {
     ///
     /// # Panics
     ///
-    /// Panics if a token has no row in the queries or the result, or a block that is not in the
-    /// cache.
+    /// Panics if a token has no row in the queries or the result, if two tokens have the same row, or
+    /// if a block is not in the cache.
     pub fn run(
         &self,
         (pool, tier): (&mut ThreadPool, Tier),
         partials: &mut Vec<f32>,
         out: &mut [f32],
     ) {
+        self.check_rows();
         let out = DisjointSlice::new(out);
         let least = pool.threads() * TILES_PER_THREAD;
         let count = self.tokens.len();
@@ -156,29 +161,39 @@ impl<E: Element> Attention<'_, E> {
         let tiles = count.div_ceil(tokens);
         let all = self.splits(self.tokens);
         if tiles * self.heads >= least || all.len() <= 1 || pool.threads() == 1 {
-            let place = Place::Rows { width: self.heads * self.group * self.dim };
             pool.run(tiles * self.heads, &|part| {
                 let (tile, head) = (part / self.heads, part % self.heads);
-                tier.run(self.tile(tile * tokens, tokens, head, None, (&out, place)));
+                tier.run(self.tile(tile * tokens, tokens, head, None, (&out, Place::Rows)));
             });
             return;
         }
         let place = Place::Partials { first: all.start, splits: all.len() };
-        let len = place.numbers(self.dim) * count * self.heads * self.group;
+        // The start behind the last result.
+        let len = place.start(self, (count, 0), all.start);
         if partials.len() < len {
             partials.resize(len, 0.0);
         }
-        let partials = DisjointSlice::new(partials);
+        let parts = DisjointSlice::new(partials);
         pool.run(tiles * self.heads * all.len(), &|part| {
             // Neighboring parts read neighboring pages.
             let (split, part) = (all.start + part % all.len(), part / all.len());
             let (tile, head) = (part / self.heads, part % self.heads);
-            tier.run(self.tile(tile * tokens, tokens, head, Some(split), (&partials, place)));
+            tier.run(self.tile(tile * tokens, tokens, head, Some(split), (&parts, place)));
         });
         pool.run(count * self.heads, &|part| {
             let (token, head) = (part / self.heads, part % self.heads);
-            tier.run(Merge { attention: self, token, head, place, partials: &partials, out: &out });
+            tier.run(Merge { attention: self, token, head, place, partials, out: &out });
         });
+    }
+
+    /// Checks that no two tokens have the same row, since threads write to the rows of their tokens.
+    fn check_rows(&self) {
+        let rows = self.tokens.iter().map(|token| token.row + 1).max().unwrap_or(0);
+        let mut taken = vec![false; rows];
+        for token in self.tokens {
+            assert!(!taken[token.row], "two tokens have row {}", token.row);
+            taken[token.row] = true;
+        }
     }
 
     /// Returns the splits that some of the tokens see.

@@ -1,5 +1,7 @@
 //! The bits of a token do not depend on its tile, its threads or its neighbors.
 
+use std::ops::Range;
+
 use super::{Attention, PAGE, Pages, Token};
 use crate::element::Element;
 use crate::math::{exp, tree};
@@ -9,7 +11,7 @@ use crate::thread_pool::ThreadPool;
 /// Sequence in a cache: its block table, and the positions of its tokens in a step.
 struct Sequence {
     table: Vec<u32>,
-    positions: std::ops::Range<usize>,
+    positions: Range<usize>,
 }
 
 struct Case {
@@ -41,9 +43,8 @@ impl Case {
     }
 
     fn tokens(&self) -> Vec<Token<'_>> {
-        let of = |sequence: &'_ Sequence| sequence.positions.clone();
-        let all = self.sequences.iter().flat_map(|sequence| {
-            of(sequence).map(|position| Token { row: 0, position, table: &sequence.table })
+        let all = self.sequences.iter().flat_map(|Sequence { table, positions }| {
+            positions.clone().map(move |position| Token { row: 0, position, table })
         });
         // Rows in another order than the tokens.
         let mut all: Vec<_> = all.collect();
@@ -60,7 +61,18 @@ impl Case {
     }
 
     fn attend<E: Element>(&self, tokens: &[Token<'_>], threads: usize, tier: Tier) -> Vec<u32> {
-        let (keys, values) = (self.cache::<E>(1), self.cache::<E>(2));
+        let caches = [self.cache::<E>(1), self.cache::<E>(2)];
+        self.attend_to(&caches, tokens, threads, tier).iter().map(|x| x.to_bits()).collect()
+    }
+
+    /// Returns the result of the tokens with these keys and values.
+    fn attend_to<E: Element>(
+        &self,
+        [keys, values]: &[Vec<E>; 2],
+        tokens: &[Token<'_>],
+        threads: usize,
+        tier: Tier,
+    ) -> Vec<f32> {
         let queries = numbers(3, self.tokens().len() * self.stride());
         let block = self.heads * self.dim * PAGE;
         let attention = Attention {
@@ -77,7 +89,7 @@ impl Case {
         };
         let mut out = vec![f32::NAN; self.tokens().len() * self.width()];
         attention.run((&mut ThreadPool::new(threads), tier), &mut vec![f32::NAN; 3], &mut out);
-        out.iter().map(|x| x.to_bits()).collect()
+        out
     }
 
     /// Computes the result of one token number by number, in the order that defines it.
@@ -158,8 +170,8 @@ impl Case {
     }
 }
 
-/// Returns a block table without a repeated block, whose first blocks are those of all others with
-/// the same `seed`.
+/// Returns a block table without a repeated block. Its first `prefix` blocks are the same for each
+/// seed, the others are not.
 fn table(positions: usize, prefix: usize, seed: u32) -> Vec<u32> {
     let blocks = positions.div_ceil(PAGE);
     let own = |at: usize| if at < prefix { 5 * at as u32 } else { 5 * at as u32 + seed };
@@ -188,7 +200,7 @@ fn the_first_tokens_of_a_prompt_have_the_bits_of_each_alone() {
 
 #[test]
 fn sequences_with_a_common_prefix_have_the_bits_of_each_alone() {
-    let of = |prefix, seed, positions: std::ops::Range<usize>| Sequence {
+    let of = |prefix, seed, positions: Range<usize>| Sequence {
         table: table(positions.end, prefix, seed),
         positions,
     };
@@ -213,24 +225,19 @@ fn a_value_that_a_token_does_not_see_cannot_spoil_it() {
     let at = 5 * case.dim * PAGE + 45 % PAGE * case.dim;
     values[at..at + case.dim].fill(f32::INFINITY);
     let tokens = case.tokens();
-    let queries = numbers(3, tokens.len() * case.stride());
-    let block = case.dim * PAGE;
-    let attention = Attention {
-        queries: &queries,
-        stride: case.stride(),
-        heads: 1,
-        group: 1,
-        dim: case.dim,
-        scale: 0.3,
-        window: None,
-        tokens: &tokens,
-        keys: Pages { data: &keys[..], stride: block },
-        values: Pages { data: &values[..], stride: block },
-    };
-    let mut out = vec![0.0; tokens.len() * case.width()];
-    attention.run((&mut ThreadPool::new(1), Tier::best()), &mut Vec::new(), &mut out);
+    let out = case.attend_to(&[keys, values], &tokens, 1, Tier::best());
     for token in &tokens {
         let out = &out[token.row * case.width()..][..case.width()];
         assert_eq!(out.iter().all(|x| x.is_finite()), token.position < 45, "{}", token.position);
     }
+}
+
+#[test]
+#[should_panic(expected = "two tokens have row 3")]
+fn two_tokens_of_one_row_are_refused() {
+    let sequences = vec![Sequence { table: table(64, 0, 0), positions: 40..46 }];
+    let case = Case { heads: 1, group: 1, dim: 16, window: None, sequences };
+    let mut tokens = case.tokens();
+    tokens.iter_mut().take(2).for_each(|token| token.row = 3);
+    case.attend::<f32>(&tokens, 2, Tier::best());
 }

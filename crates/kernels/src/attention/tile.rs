@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use super::place::Place;
+use super::softmax::{NOTHING, Softmax, largest, merge, to_shares};
 use super::{Attention, PAGE, PAGES, SPLIT, Token};
 use crate::disjoint_slice::DisjointSlice;
 use crate::element::Element;
-use crate::math::{exp, tree};
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_ahead;
 use crate::simd::{LANES, Simd, Tier, Work};
 
 /// Queries whose sums fill the registers and share each load of keys and values.
@@ -14,34 +15,6 @@ pub(super) const QUERIES: usize = 6;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-
-/// Destination of the results of a tile.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
-    /// The rows of the result, `width` numbers each.
-    Rows {
-        /// Numbers of a row.
-        width: usize,
-    },
-    /// For each query and split: the sum of the values, the largest score and the sum of the
-    /// weights.
-    Partials {
-        /// First split.
-        first: usize,
-        /// Number of splits.
-        splits: usize,
-    },
-}
-
-impl Place {
-    /// Returns the numbers of a query.
-    pub(super) fn numbers(self, dim: usize) -> usize {
-        match self {
-            Self::Rows { .. } => dim,
-            Self::Partials { splits, .. } => splits * (dim + 2),
-        }
-    }
-}
 
 /// Tokens of a tile, and the part of their attention that is computed at once.
 #[derive(Debug)]
@@ -77,24 +50,11 @@ impl Query {
     }
 }
 
-/// Largest score so far, and the sum of the softmax weights relative to it.
-type Softmax = (f32, f32);
-
-const NOTHING: Softmax = (f32::NEG_INFINITY, 0.0);
-
 /// Scores of a split for `H` queries, replaced by the softmax weight of each position.
 type Shares<const H: usize> = [[[f32; PAGE]; PAGES]; H];
 
 /// Factors for the sums of the splits before and for that of this one; `None` for the first split.
 type Factors = Option<(f32, f32)>;
-
-/// Merges the softmax of a split into that of the splits before it.
-#[inline(always)]
-fn merge((before, total): Softmax, (largest, sum): Softmax) -> (Softmax, (f32, f32)) {
-    let top = if largest > before { largest } else { before };
-    let (old, new) = (exp(before - top), exp(largest - top));
-    ((top, total.mul_add(old, sum * new)), (old, new))
-}
 
 /// Split that several tokens see.
 struct Split<'a> {
@@ -165,20 +125,12 @@ impl<'a, E: Element> Tile<'a, E> {
         (count, Split { number, table: all, next, is_first: true })
     }
 
-    /// Returns where the result of a query begins.
+    /// Returns the start of the result of a query.
     #[inline(always)]
     fn start(&self, query: usize, split: usize) -> usize {
-        let Attention { heads, group, dim, .. } = *self.attention;
-        let (token, member) = (query / group, query % group);
-        match self.place {
-            Place::Rows { width } => {
-                self.tokens[token].row * width + (self.head * group + member) * dim
-            }
-            Place::Partials { first, .. } => {
-                let query = ((self.first + token) * heads + self.head) * group + member;
-                query * self.place.numbers(dim) + (split - first) * (dim + 2)
-            }
-        }
+        let group = self.attention.group;
+        let head = self.head * group + query % group;
+        self.place.start(self.attention, (self.first + query / group, head), split)
     }
 
     /// Returns the result that begins at `start`.
@@ -249,7 +201,7 @@ impl<'a, E: Element> Tile<'a, E> {
             let own = (largest, to_shares(shares, largest));
             let softmax = &mut all[query + h];
             let begins = self.tokens[(query + h) / group].splits(window).start;
-            if matches!(self.place, Place::Rows { .. }) && split.number > begins {
+            if matches!(self.place, Place::Rows) && split.number > begins {
                 let (merged, both) = merge(*softmax, own);
                 (*softmax, factors[h]) = (merged, Some(both));
             } else {
@@ -281,8 +233,7 @@ impl<'a, E: Element> Tile<'a, E> {
         } else {
             None
         };
-        // More sums than registers hold would be spilled.
-        if H <= 3 || S::TIER == Tier::Avx512 {
+        if has_registers_for_two::<S, H>() {
             self.products::<S, H, 2>(simd, packed, page, 0, ahead, &mut shares_of(shares, at));
         } else {
             self.products::<S, H, 1>(simd, packed, page, 0, ahead, &mut shares_of(shares, at));
@@ -309,12 +260,8 @@ impl<'a, E: Element> Tile<'a, E> {
             if let Some(pages) = ahead {
                 for page in pages {
                     for line in 0..(PAGE * size_of::<E>()).div_ceil(LINE) {
-                        prefetch(
-                            page.as_ptr()
-                                .wrapping_add(k * PAGE)
-                                .cast::<u8>()
-                                .wrapping_add(line * LINE),
-                        );
+                        let row = page.as_ptr().wrapping_add(k * PAGE);
+                        prefetch_ahead(row, line * LINE);
                     }
                 }
             }
@@ -344,9 +291,10 @@ impl<'a, E: Element> Tile<'a, E> {
     fn mix<S: Simd, const H: usize>(&self, simd: S, mixed: Mixed<'_, H>) {
         let mut column = 0;
         while column < self.attention.dim {
-            let two = H <= 3 || S::TIER == Tier::Avx512;
             column += match self.attention.dim - column {
-                32.. if two => self.columns::<S, H, 2>(simd, mixed, column),
+                32.. if has_registers_for_two::<S, H>() => {
+                    self.columns::<S, H, 2>(simd, mixed, column)
+                }
                 16.. => self.columns::<S, H, 1>(simd, mixed, column),
                 _ => self.column(mixed, column),
             };
@@ -454,13 +402,11 @@ impl<'a, E: Element> Tile<'a, E> {
         (queries, split, shares, factors): Mixed<'_, H>,
         column: usize,
     ) -> usize {
-        let Attention { dim, values, .. } = *self.attention;
         for h in 0..H {
             let mut sum = 0.0f32;
             for position in queries[h].first..=queries[h].last {
                 let at = position / PAGE % PAGES;
-                let page = values.at(split.table[at], self.head, dim * PAGE);
-                let value = page[position % PAGE * dim + column];
+                let value = self.values(split, position)[column];
                 sum = value.load().mul_add(shares[h][at][position % PAGE], sum);
             }
             let out = &mut self.out(queries[h].out + column, 1)[0];
@@ -479,7 +425,7 @@ impl<'a, E: Element> Tile<'a, E> {
         for (query, &(largest, total)) in all.iter().enumerate() {
             let start = self.start(query, self.splits.start);
             match self.place {
-                Place::Rows { .. } => {
+                Place::Rows => {
                     self.out(start, dim).iter_mut().for_each(|out| *out /= total);
                 }
                 Place::Partials { .. } => {
@@ -492,6 +438,12 @@ impl<'a, E: Element> Tile<'a, E> {
 
 /// Queries in a split, the weights of its positions, and the factors of the splits before.
 type Mixed<'a, const H: usize> = (&'a [Query; H], &'a Split<'a>, &'a Shares<H>, [Factors; H]);
+
+/// Returns true if the sums of `H` queries and two vectors fit into registers.
+#[inline(always)]
+fn has_registers_for_two<S: Simd, const H: usize>() -> bool {
+    H <= 3 || S::TIER == Tier::Avx512
+}
 
 /// Returns the scores of a block.
 #[inline(always)]
@@ -512,81 +464,5 @@ fn add<S: Simd, E: Element, const N: usize>(
     for (values, sums) in values.as_chunks::<LANES>().0.iter().zip(sums) {
         let sum = simd.fused(E::vector(simd, values), share, simd.load(sums));
         simd.store(sum, sums);
-    }
-}
-
-#[inline(always)]
-fn largest(scores: &[[f32; PAGE]]) -> f32 {
-    let mut most = [f32::NEG_INFINITY; PAGE];
-    for scores in scores {
-        for lane in 0..PAGE {
-            // A NaN is skipped here, and shows up in the result of `exp`.
-            most[lane] = if scores[lane] > most[lane] { scores[lane] } else { most[lane] };
-        }
-    }
-    most.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
-}
-
-/// Replaces each score by its softmax weight and returns the sum of the weights: 32 sums of every
-/// 32nd position, then a tree.
-#[inline(always)]
-fn to_shares(scores: &mut [[f32; PAGE]], largest: f32) -> f32 {
-    let mut sums = [0.0; PAGE];
-    for scores in scores {
-        for lane in 0..PAGE {
-            let masked = scores[lane] == f32::NEG_INFINITY;
-            let share = exp(scores[lane] - largest);
-            scores[lane] = if masked { 0.0 } else { share };
-            sums[lane] += scores[lane];
-        }
-    }
-    tree(sums)
-}
-
-/// Merge of the splits of a token's queries of one key-value head.
-#[derive(Debug)]
-pub(super) struct Merge<'a, E> {
-    pub(super) attention: &'a Attention<'a, E>,
-    /// Index of the token.
-    pub(super) token: usize,
-    pub(super) head: usize,
-    pub(super) place: Place,
-    pub(super) partials: &'a DisjointSlice<'a, f32>,
-    pub(super) out: &'a DisjointSlice<'a, f32>,
-}
-
-impl<E: Element> Work for Merge<'_, E> {
-    #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
-        let Attention { heads, group, dim, tokens, window, .. } = *self.attention;
-        let token = &tokens[self.token];
-        let numbers = self.place.numbers(dim);
-        let Place::Partials { first, .. } = self.place else { return };
-        for member in 0..group {
-            let head = self.head * group + member;
-            let query = self.token * heads * group + head;
-            // SAFETY: the tiles are done, and each query belongs to a single merge.
-            let partials = unsafe { self.partials.part(query * numbers, numbers) };
-            let start = token.row * heads * group * dim + head * dim;
-            // SAFETY: as above.
-            let out = unsafe { self.out.part(start, dim) };
-            let mut all = NOTHING;
-            for split in token.splits(window) {
-                let (sums, softmax) =
-                    partials[(split - first) * (dim + 2)..][..dim + 2].split_at(dim);
-                let own = (softmax[0], softmax[1]);
-                if split == token.splits(window).start {
-                    out.copy_from_slice(sums);
-                    all = own;
-                    continue;
-                }
-                let (merged, (old, new)) = merge(all, own);
-                all = merged;
-                for (out, sum) in out.iter_mut().zip(sums) {
-                    *out = out.mul_add(old, sum * new);
-                }
-            }
-            out.iter_mut().for_each(|out| *out /= all.1);
-        }
     }
 }

@@ -44,15 +44,12 @@ impl Step {
     /// Returns the tokens by their block tables, so that sequences with a common prefix are
     /// neighbors.
     pub(super) fn by_table(&self) -> Vec<Token<'_>> {
-        let token = |(row, at): (usize, &Row)| Token {
-            row,
-            position: at.position,
-            table: &self.tables[at.chunk],
-        };
-        let mut tokens: Vec<_> = self.rows.iter().enumerate().map(token).collect();
-        // Stable: the tokens of a sequence stay in their order.
-        tokens.sort_by_key(|token| token.table);
-        tokens
+        let mut chunks: Vec<_> = self.chunks().collect();
+        chunks.sort_by_key(|(_, _, table)| *table);
+        let tokens = chunks.into_iter().flat_map(|(rows, first, table)| {
+            rows.zip(first..).map(move |(row, position)| Token { row, position, table })
+        });
+        tokens.collect()
     }
 
     /// Returns, for each chunk, its rows, the position of the first one, and the block table of its

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::Result;
-use nsbridge_bench::report::{Row, median};
+use nsbridge_bench::report::Row;
 use nsbridge_llama::Mix;
 
 use crate::engine::{Engine, LENGTHS, Question};
 use crate::kept::Kept;
-use crate::{THREADS, llama_cpp, random, shape};
+use crate::{THREADS, compared, llama_cpp, random, shape};
 
 /// Lengths of the contexts.
 const CONTEXTS: [usize; LENGTHS] = [1024, 2048, 4096, 8192, 16_384, 32_768];
@@ -37,17 +37,7 @@ pub(crate) fn measure(before: Option<&Path>) -> Result<Vec<Row>> {
     }
     let row = |at: usize, name: String, tokens: f64| {
         let of = |all: &[Vec<f64>]| all.iter().map(|times| tokens / times[at]).collect::<Vec<_>>();
-        let (mut mine, mut theirs) = (of(&mine), of(&theirs));
-        let mut ratios: Vec<f64> = mine.iter().zip(&theirs).map(|(a, b)| a / b).collect();
-        Row {
-            name: name + peer.suffix,
-            value: median(&mut mine),
-            unit: "tokens/s",
-            better: "higher",
-            peer: Some(peer.says()),
-            peer_value: (!theirs.is_empty()).then(|| median(&mut theirs)),
-            ratio: (!ratios.is_empty()).then(|| median(&mut ratios)),
-        }
+        compared(name, ("tokens/s", true), &peer, of(&mine), of(&theirs))
     };
     let rows = CONTEXTS.iter().enumerate().flat_map(|(at, context)| {
         let context = context / 1024;

@@ -300,7 +300,7 @@ fn roofline(group: &Group, name: &str, bytes: f64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Builds a row with our median, the peer's median, and the median of the rounds' ratios.
+/// Builds the row of a value of the rounds.
 fn row(
     name: String,
     unit: &'static str,
@@ -310,17 +310,28 @@ fn row(
     of: &dyn Fn(&Seen) -> f64,
 ) -> Row {
     let values = |rounds: &[Seen]| rounds.iter().map(of).collect::<Vec<_>>();
-    let (mut mine, mut theirs) = (values(&group.ours.rounds), values(&peer.rounds));
+    let (mine, theirs) = (values(&group.ours.rounds), values(&peer.rounds));
+    compared(name, (unit, higher_is_better), &peer.engine, mine, theirs)
+}
+
+/// Builds a row with our median, the peer's median, and the median of the rounds' ratios.
+fn compared(
+    name: String,
+    (unit, higher_is_better): (&'static str, bool),
+    peer: &Engine,
+    mut mine: Vec<f64>,
+    mut theirs: Vec<f64>,
+) -> Row {
     let ratio = |(mine, theirs): (&f64, &f64)| {
         if higher_is_better { mine / theirs } else { theirs / mine }
     };
     let mut ratios: Vec<_> = mine.iter().zip(&theirs).map(ratio).collect();
     Row {
-        name: name + peer.engine.suffix,
+        name: name + peer.suffix,
         value: median(&mut mine),
         unit,
         better: if higher_is_better { "higher" } else { "lower" },
-        peer: Some(peer.engine.says()),
+        peer: Some(peer.says()),
         peer_value: (!theirs.is_empty()).then(|| median(&mut theirs)),
         ratio: (!ratios.is_empty()).then(|| median(&mut ratios)),
     }

@@ -21,6 +21,7 @@ pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
     // KV cache blocks for sixteen sequences of a few hundred tokens.
     let setup = Setup { ranks, threads: Some(threads), blocks: 256, ..Setup::default() };
     let mut model = Model::new(&config, config.context.min(2048), &weights, &setup)?;
+    drop(weights);
     let mut served = None;
     println!("ready");
     for line in std::io::stdin().lines() {
@@ -30,13 +31,10 @@ pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
                 steps(&mut model, sequences, tokens, rounds)?
             }
             Question::Contexts { lengths } => {
-                let mut model = Model::new(
-                    &config,
-                    lengths[LENGTHS - 1] + PROMPT,
-                    &weights,
-                    &Setup { blocks: lengths[LENGTHS - 1] / 32 + 16, ..setup.clone() },
-                )?;
-                contexts(&mut model, lengths)?
+                let longest = lengths[LENGTHS - 1] + PROMPT;
+                let setup = Setup { blocks: longest / 32 + 8, ..setup.clone() };
+                let weights = Weights::for_ranks(&files, ranks)?;
+                contexts(&mut Model::new(&config, longest, &weights, &setup)?, lengths)?
             }
             Question::Logits => logits(&mut model)?.into_iter().map(f64::from).collect(),
             Question::Serve { streams, prompt, tokens } => {

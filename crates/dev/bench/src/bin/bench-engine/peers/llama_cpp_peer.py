@@ -27,7 +27,7 @@ def main(path, threads):
     batch = c.llama_batch_init(512, 0, 1)
     forget = lambda: c.llama_memory_clear(c.llama_get_memory(context), True)
 
-    def step(sequences, tokens, position, wanted):
+    def step(sequences, tokens, position, wanted, context=context):
         batch.n_tokens = sequences * tokens
         for sequence in range(sequences):
             for i in range(tokens):
@@ -132,28 +132,15 @@ def main(path, threads):
     def contexts(lengths):
         params.n_ctx, params.n_seq_max, params.kv_unified = lengths[-1] + 256, 1, True
         long = c.llama_init_from_model(model, params)
-
-        def step(tokens, position):
-            batch.n_tokens = tokens
-            for k in range(tokens):
-                batch.token[k], batch.pos[k] = k * 7 % 1000, position + k
-                batch.n_seq_id[k], batch.seq_id[k][0] = 1, 0
-                batch.logits[k] = k + 1 == tokens
-            started = time.perf_counter()
-            if c.llama_decode(long, batch):
-                sys.exit("llama_decode failed")
-            c.llama_synchronize(long)
-            return time.perf_counter() - started
-
         times, steps, position = [], [0.0], 0
         for length in lengths:
             while position < length:
-                steps.append(step(256, position))
+                steps.append(step(1, 256, position, 1, long))
                 position += 256
             times.append(sum(steps[-2:]) / 2)
             decoded = []
             for _ in range(9):
-                decoded.append(step(1, position))
+                decoded.append(step(1, 1, position, 1, long))
                 c.llama_memory_seq_rm(c.llama_get_memory(long), 0, position, -1)
             times.append(sum(decoded[1:]) / 8)
         c.llama_free(long)
