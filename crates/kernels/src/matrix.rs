@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::format::Format;
 use crate::q8::TILE_BLOCK;
 use crate::rowwise::BLOCK;
-use crate::simd::{LANES, Lanes};
+use crate::simd::{LANES, Lanes, Tier};
 
 pub use self::gguf_blocks::KQuantBlock;
 pub use self::matmul::{Activations, Epilogue, Output, QuantizationBuffers};
@@ -72,6 +72,8 @@ pub struct Matrix {
     segments: usize,
     format: Format,
     interleave: TileInterleave,
+    /// True if the products are those of a native tier.
+    native: bool,
     data: Data,
     /// Bias, padded to whole tiles.
     bias: Option<Vec<f32>>,
@@ -103,7 +105,23 @@ impl Matrix {
         let padded = rows.next_multiple_of(LANES);
         let interleave = TileInterleave::new(padded / LANES, columns, columns / segments, unit);
         let data = Data::zeroed(format, padded, columns)?;
-        Ok(Self { rows, columns, segments, format, interleave, data, bias: None })
+        Ok(Self { rows, columns, segments, format, interleave, native: false, data, bias: None })
+    }
+
+    /// Prepares a matrix that is not packed yet for the arithmetic of a tier: with a native tier,
+    /// weights in bf16 are laid out for its products. Other tiers then compute the same bits, slowly.
+    #[must_use]
+    pub fn for_tier(mut self, tier: Tier) -> Self {
+        if tier.is_native() && self.format == Format::Bf16 {
+            self.native = true;
+            self.interleave = self.interleave.by_unit(self.format.unit());
+        }
+        self
+    }
+
+    /// Returns true if the products are those of a native tier.
+    pub fn is_native(&self) -> bool {
+        self.native
     }
 
     /// Returns the number of rows.

@@ -28,7 +28,7 @@ pub use self::bytes::{Bytes, FOURS};
 pub(crate) use self::bytes::at_once;
 pub(crate) use self::portable::power;
 
-use self::portable::Portable;
+use self::portable::{Portable, pair_product};
 #[cfg(target_arch = "x86_64")]
 use self::x86::{Avx2, Avx512};
 
@@ -39,6 +39,10 @@ pub const LANES: usize = 16;
 pub type Lanes = [f32; LANES];
 
 /// Instruction-set tier that the kernels are compiled for.
+///
+/// A native tier has products of bf16 weights with activations that are rounded to bf16. So the
+/// results of a [matrix](crate::matrix::Matrix::for_tier) that is made for it are others than those of
+/// the other tiers, and also equal for any number of rows, threads and ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Tier {
@@ -49,6 +53,8 @@ pub enum Tier {
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+    /// AVX-512-BF16 in addition to [`Avx512`](Self::Avx512): a native tier.
+    Avx512Bf16,
 }
 
 impl fmt::Display for Tier {
@@ -57,14 +63,25 @@ impl fmt::Display for Tier {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512-vnni",
+            Self::Avx512Bf16 => "avx512-bf16",
         })
     }
 }
 
 impl Tier {
-    /// Returns the tiers that this machine supports, the fastest last.
+    /// Returns the tiers with equal results that this machine supports, the fastest last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         [Self::Portable, Self::Avx2, Self::Avx512].into_iter().filter(|tier| tier.is_available())
+    }
+
+    /// Returns the native tier of this machine, if it has one.
+    pub fn native() -> Option<Self> {
+        Some(Self::Avx512Bf16).filter(|tier| tier.is_available())
+    }
+
+    /// Returns true if this is a native tier.
+    pub fn is_native(self) -> bool {
+        self == Self::Avx512Bf16
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -81,6 +98,7 @@ impl Tier {
                     && has!("avx512vl")
                     && has!("avx512vnni")
             }
+            Self::Avx512Bf16 => Self::Avx512.is_available() && has!("avx512bf16"),
         }
     }
 
@@ -97,6 +115,17 @@ impl Tier {
     #[inline]
     pub fn run<W: Work>(self, work: W) {
         compiled::run(self, work);
+    }
+
+    /// Runs work with [`Simd::pair_products`] compiled for this tier. All other work of a native tier
+    /// is that of the tier below, so that it is compiled once.
+    ///
+    /// # Panics
+    ///
+    /// Panics if this machine does not support the tier.
+    #[inline]
+    pub(crate) fn run_pairs<W: Work>(self, work: W) {
+        compiled::run_pairs(self, work);
     }
 }
 
@@ -131,6 +160,28 @@ pub trait Simd: Bytes {
     fn brains(self, x: &[u16; LANES]) -> Self::Vector;
     /// Widens two bf16 numbers per lane: those of the lower halves, then those of the upper halves.
     fn pairs(self, x: &[u32; LANES]) -> [Self::Vector; 2];
+    /// Adds the products of two bf16 numbers per lane and of a pair of bf16 numbers to `sums`: of
+    /// the upper halves, then of the lower ones. Each addition rounds once, and numbers below the
+    /// least normal one are zeros. Native tiers have an instruction for it.
+    #[inline(always)]
+    fn pair_products(self, pairs: &[u32; LANES], x: u32, sums: Self::Vector) -> Self::Vector {
+        self.defined_pair_products(pairs, x, sums)
+    }
+    /// Computes [`pair_products`](Self::pair_products) number by number, as they are defined.
+    #[inline(always)]
+    fn defined_pair_products(
+        self,
+        pairs: &[u32; LANES],
+        x: u32,
+        sums: Self::Vector,
+    ) -> Self::Vector {
+        let mut lanes = [0.0; LANES];
+        self.store(sums, &mut lanes);
+        for (sum, pair) in lanes.iter_mut().zip(pairs) {
+            *sum = pair_product(*pair, x, *sum);
+        }
+        self.load(&lanes)
+    }
     /// Widens sixteen finite f16 numbers to f32.
     fn halves(self, x: &[u16; LANES]) -> Self::Vector;
     /// Computes 2 to the power `x - 128`. No number is above 254.
@@ -177,6 +228,17 @@ mod compiled {
     use super::{Tier, Work};
 
     #[inline]
+    pub(super) fn run_pairs<W: Work>(tier: Tier, work: W) {
+        assert!(tier.is_available(), "this machine has no {tier:?}");
+        match tier {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the assertion above ensures that the machine has the instructions.
+            Tier::Avx512Bf16 => unsafe { avx512_bf16(work, Avx512::new()) },
+            _ => work.run(Portable),
+        }
+    }
+
+    #[inline]
     pub(super) fn run<W: Work>(tier: Tier, work: W) {
         assert!(tier.is_available(), "this machine has no {tier:?}");
         match tier {
@@ -185,7 +247,7 @@ mod compiled {
             Tier::Avx2 => unsafe { avx2(work, Avx2::new()) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Tier::Avx512 => unsafe { avx512(work, Avx512::new()) },
+            Tier::Avx512 | Tier::Avx512Bf16 => unsafe { avx512(work, Avx512::new()) },
             _ => work.run(Portable),
         }
     }
@@ -198,7 +260,15 @@ mod compiled {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn avx512<W: Work>(work: W, simd: Avx512) {
+    unsafe fn avx512<W: Work>(work: W, simd: Avx512<false>) {
+        work.run(simd);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(
+        enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16"
+    )]
+    unsafe fn avx512_bf16<W: Work>(work: W, simd: Avx512<true>) {
         work.run(simd);
     }
 }
@@ -279,6 +349,16 @@ mod tests {
         }
     }
 
+    struct Pairs<'a>(&'a [[u32; LANES]; 2], u32, &'a mut Lanes);
+
+    impl Work for Pairs<'_> {
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            let sums = simd.load(&self.0[1].map(f32::from_bits));
+            simd.store(simd.pair_products(&self.0[0], self.1, sums), self.2);
+        }
+    }
+
     /// Returns the bits of all lanes, with every NaN mapped to the same bits.
     fn bits(all: &[Lanes]) -> Vec<u32> {
         let one = |x: &f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
@@ -286,6 +366,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_instruction_of_a_native_tier_does_what_is_defined(
+            pairs in prop::array::uniform2(prop::array::uniform16(any::<u32>())), x: u32,
+        ) {
+            let (mut right, mut found) = ([0.0; LANES], [0.0; LANES]);
+            Tier::Portable.run_pairs(Pairs(&pairs, x, &mut right));
+            Tier::native().unwrap_or(Tier::Portable).run_pairs(Pairs(&pairs, x, &mut found));
+            prop_assert_eq!(bits(&[found]), bits(&[right]));
+        }
+
         #[test]
         fn every_tier_gives_the_bits_of_the_portable_one(
             x in prop::array::uniform3(prop::array::uniform16(any::<u32>())),

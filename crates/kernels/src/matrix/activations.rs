@@ -1,9 +1,10 @@
 //! Rows of activations in blocks, as the products of tiles read them.
 
+use super::matmul::Activations;
 use crate::kquants;
 use crate::q8::{self, TILE_BLOCK};
 use crate::rowwise::BLOCK;
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd, Work};
 
 /// Rows in blocks, as [`InBlocks`](crate::rowwise::InBlocks) makes them.
 #[derive(Clone, Copy)]
@@ -15,6 +16,42 @@ pub(crate) struct Quantized<'a, T> {
     pub(crate) scales: &'a [f32],
     /// Sum of each 32 values, or of each 16 where the matrix is in Q2_K, Q3_K or Q6_K.
     pub(crate) sums: &'a [T],
+}
+
+/// Rounding of rows to pairs of bf16. For each pair of columns, `out` has the pairs of all rows.
+pub(super) struct InPairs<'a> {
+    pub(super) x: Activations<'a>,
+    pub(super) rows: usize,
+    pub(super) out: &'a mut [u32],
+}
+
+impl Work for InPairs<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let width = self.out.len() / self.rows;
+        // Short runs of each row are rounded side by side, then written between those of the others.
+        for first in (0..width).step_by(LANES) {
+            let count = LANES.min(width - first);
+            for row in 0..self.rows {
+                let x = &self.x.numbers[row * self.x.stride + 2 * first..][..2 * count];
+                let mut run = [0; LANES];
+                for (pair, x) in run.iter_mut().zip(x.as_chunks::<2>().0) {
+                    *pair = rounded(x[0]) >> 16 | rounded(x[1]) & 0xffff_0000;
+                }
+                for (at, pair) in run[..count].iter().enumerate() {
+                    self.out[(first + at) * self.rows + row] = *pair;
+                }
+            }
+        }
+    }
+}
+
+/// Rounds to the nearest bf16, ties to even, in the upper half of the bits. NaN stays NaN.
+#[inline(always)]
+fn rounded(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    if x.is_nan() { bits | 0x0040_0000 } else { nearest }
 }
 
 /// `M` activation rows in blocks of 32.

@@ -3,7 +3,8 @@
 #![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
 
 use super::Matrix;
-use super::activations::Quantized;
+use super::activations::{InPairs, Quantized};
+use super::operands::{MAX_ROWS, groups};
 use super::tile::{self, Input, Multiply};
 use crate::disjoint_slice::DisjointSlice;
 use crate::format::Format;
@@ -29,6 +30,7 @@ pub struct QuantizationBuffers {
     scales: Vec<f32>,
     sums: Vec<i32>,
     wide_sums: Vec<i16>,
+    pairs: Vec<u32>,
 }
 
 /// Last operation of a product.
@@ -89,8 +91,11 @@ impl Matrix {
     ) {
         const WIDE: usize = kquants::BLOCK;
         let columns = self.columns;
-        let QuantizationBuffers { values, scales, sums, wide_sums } = buffers;
+        let QuantizationBuffers { values, scales, sums, wide_sums, pairs } = buffers;
         let input = match self.format() {
+            Format::Bf16 if self.native => {
+                Input::Pairs(in_pairs((pool, tier), x, (rows, columns), pairs))
+            }
             Format::F32 | Format::Bf16 | Format::F16 => {
                 Input::Float { x: x.numbers, stride: x.stride }
             }
@@ -153,6 +158,27 @@ fn quantize<'a, T: Sum, const N: usize, const SUMMED: usize>(
         tier.run(InBlocks::<T, N, SUMMED> { x, values, scales, sums });
     });
     Quantized { columns, values, scales, sums }
+}
+
+/// Rounds rows to bf16, in the order in which [`Pairs`](super::operands::Pairs) reads them.
+fn in_pairs<'a>(
+    (pool, tier): (&mut ThreadPool, Tier),
+    x: Activations<'_>,
+    (rows, columns): (usize, usize),
+    pairs: &'a mut Vec<u32>,
+) -> &'a [u32] {
+    let width = columns / 2;
+    let pairs = room(pairs, rows * width);
+    let parts = DisjointSlice::new(pairs);
+    pool.run(groups(rows, MAX_ROWS).len(), &|group| {
+        if let Some(group) = groups(rows, MAX_ROWS).nth(group) {
+            // SAFETY: each group of rows belongs to a single part of the job.
+            let out = unsafe { parts.part(group.start * width, group.len() * width) };
+            let x = Activations { numbers: &x.numbers[group.start * x.stride..], ..x };
+            tier.run(InPairs { x, rows: group.len(), out });
+        }
+    });
+    pairs
 }
 
 /// One thread's part of an output.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::activations::{Quantized, Rows, rows_of};
 use super::tile_products::{
-    Blocks, Blocks32Products, Columns, Products, SuperblockProducts, Tiles, Weights,
+    Blocks, Blocks32Products, Columns, PairProducts, Products, SuperblockProducts, Tiles, Weights,
 };
 use crate::rowwise::BLOCK;
 use crate::simd::LANES;
@@ -12,12 +12,24 @@ use crate::{blocks32, kquants};
 
 /// Largest number of activation rows per pass: as many as keep their sums in registers. AVX2 has
 /// sixteen registers, and a sum takes two. The byte formats also need registers for their products.
-pub(super) const ROWS: usize = 5;
+const ROWS: usize = 5;
 const ROWS_OF_BYTES: usize = 4;
+
+/// Largest number of activation rows per pass of a native tier, whose 32 registers hold the sums of
+/// [`TILES`](super::tile_interleave::TILES) tiles.
+pub(super) const MAX_ROWS: usize = 6;
+
+/// Splits rows of activations into passes of at most `most` rows. They have about equal size, since a
+/// single row stalls on the latency of its own sums.
+#[inline(always)]
+pub(super) fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
+    let count = rows.div_ceil(most);
+    (0..count).map(move |at| at * rows / count..(at + 1) * rows / count)
+}
 
 /// Weights and activations of a product.
 pub(super) trait Kind: Copy {
-    /// Largest number of activation rows per pass, up to [`ROWS`].
+    /// Largest number of activation rows per pass, up to [`MAX_ROWS`].
     const ROWS: usize;
 
     /// Returns the products of the interleaved tiles `beside` with `M` rows from `row` on, given
@@ -52,6 +64,30 @@ impl<W: Weights<C> + Copy, const C: usize> Kind for Floats<'_, W, C> {
         let (whole, length) = (columns / C * LANES, stretch / C * LANES);
         let weights = Tiles::new(self.data, beside, whole, length);
         Columns::<W, C, M>::new(weights, rows_of(self.x, row, self.stride, columns))
+    }
+}
+
+/// Weights in pairs of bf16, for a native tier.
+#[derive(Clone, Copy)]
+pub(super) struct Pairs<'a> {
+    pub(super) data: &'a [u32],
+    /// For each of the [`groups`] of rows: for each pair of columns, the pairs of its rows.
+    pub(super) x: &'a [u32],
+}
+
+impl Kind for Pairs<'_> {
+    const ROWS: usize = MAX_ROWS;
+
+    #[inline(always)]
+    fn products<const M: usize>(
+        self,
+        (columns, _): (usize, usize),
+        beside: &Range<usize>,
+        row: usize,
+    ) -> impl Products<M> {
+        let (whole, length) = (columns / 2 * LANES, LANES);
+        let x = self.x[row * (columns / 2)..][..M * (columns / 2)].as_chunks().0;
+        PairProducts::<M> { weights: Tiles::new(self.data, beside, whole, length), x }
     }
 }
 

@@ -10,7 +10,7 @@ mod vectors;
 use super::activations::Quantized;
 use super::matmul::Part;
 use super::tile::{Input, Multiply};
-use super::{Epilogue, Matrix, Source, segments};
+use super::{Activations, Epilogue, Matrix, Output, QuantizationBuffers, Source, segments};
 use crate::disjoint_slice::DisjointSlice;
 use crate::format::Format;
 use crate::kquants;
@@ -32,9 +32,14 @@ fn draw(count: usize, seed: u64) -> Vec<f32> {
 }
 
 fn packed(format: Format, weights: &[f32], rows: usize) -> Matrix {
+    packed_for(Tier::Portable, format, weights, rows)
+}
+
+fn packed_for(tier: Tier, format: Format, weights: &[f32], rows: usize) -> Matrix {
     let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let columns = weights.len() / rows;
-    let mut matrix = Matrix::zeroed(format, rows, columns, segments(format, columns)).unwrap();
+    let matrix = Matrix::zeroed(format, rows, columns, segments(format, columns)).unwrap();
+    let mut matrix = matrix.for_tier(tier);
     let source = Source { name: "w", format: Format::F32, bytes: &bytes };
     let place = |row| (row < rows).then_some((0, row));
     matrix.pack((&mut ThreadPool::new(2), Tier::best()), &[source], place).unwrap();
@@ -71,6 +76,26 @@ fn plain(matrix: &Matrix, x: &[f32], row: usize) -> f32 {
                 }
             }
             sum
+        })
+        .collect();
+    while sums.len() > 1 {
+        sums = sums.chunks(2).map(|pair| pair[0] + pair[1]).collect();
+    }
+    sums[0]
+}
+
+/// Computes the product of bf16 weights in a native tier number by number, as the definition says.
+fn plain_in_pairs(matrix: &Matrix, x: &[f32], row: usize) -> f32 {
+    let mut weights = vec![0.0; matrix.columns];
+    matrix.row(row, &mut weights);
+    let x: Vec<f32> = x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect();
+    let length = matrix.columns / matrix.segments;
+    let mut sums: Vec<f32> = (0..matrix.segments)
+        .map(|segment| {
+            let pairs = (segment * length..(segment + 1) * length).step_by(2);
+            pairs.fold(0.0f32, |sum, k| {
+                weights[k].mul_add(x[k], weights[k + 1].mul_add(x[k + 1], sum))
+            })
         })
         .collect();
     while sums.len() > 1 {
@@ -148,6 +173,55 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_native_tier_gives_the_bits_of_its_definition_for_any_number_of_rows(
+        rows in 1..90usize, pairs in 1..80usize, activations in 1..60usize, seed: u64,
+    ) {
+        let columns = 2 * pairs;
+        let weights = draw(rows * columns, seed);
+        let matrix = packed_for(Tier::Avx512Bf16, Format::Bf16, &weights, rows);
+        // Activations that are no bf16 numbers: they are rounded.
+        let x: Vec<f32> = draw(activations * columns, !seed).iter().map(|x| x * 1.37).collect();
+        let right: Vec<f32> = (0..activations)
+            .flat_map(|m| (0..rows).map(move |row| (m, row)))
+            .map(|(m, row)| plain_in_pairs(&matrix, &x[m * columns..][..columns], row))
+            .collect();
+        for tier in [Tier::Portable].into_iter().chain(Tier::native()) {
+            for threads in [1, 3] {
+                let out = multiplied(tier, threads, &matrix, &x);
+                prop_assert_eq!(bits(&out), bits(&right), "{:?}", tier);
+            }
+        }
+    }
+}
+
+/// Returns the rows of the product on some threads, without padding.
+fn multiplied(tier: Tier, threads: usize, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
+    let (stride, rows) = (matrix.padded(), x.len() / matrix.columns);
+    let mut out = vec![0.0; rows * stride];
+    let x = Activations { numbers: x, stride: matrix.columns };
+    let (mut pool, mut buffers) = (ThreadPool::new(threads), QuantizationBuffers::default());
+    let output = Output::new(&mut out, stride);
+    matrix.multiply((&mut pool, tier), x, rows, &mut buffers, output);
+    out.chunks(stride).flat_map(|row| row[..matrix.rows].to_vec()).collect()
+}
+
+#[test]
+fn a_native_tier_has_products_of_its_own_with_bf16_alone() {
+    let (weights, x) = (draw(20 * 64, 3), draw(3 * 64, 4));
+    for format in [Format::F32, Format::Bf16, Format::F16, Format::Q8_0] {
+        let of = |tier| {
+            let matrix = packed_for(tier, format, &weights, 20);
+            assert_eq!(matrix.is_native(), tier.is_native() && format == Format::Bf16);
+            bits(&multiplied(Tier::best(), 2, &matrix, &x))
+        };
+        assert_eq!(of(Tier::Avx512Bf16) != of(Tier::Avx512), format == Format::Bf16, "{format:?}");
+    }
+}
+
 #[test]
 fn weights_of_16_bits_give_the_bits_of_the_same_weights_in_f32() {
     for columns in [64, 90, 33] {
@@ -207,8 +281,6 @@ fn what_cannot_be_packed_is_refused() {
 
 #[test]
 fn rows_of_an_output_that_overlap_are_refused() {
-    use super::{Activations, Output, QuantizationBuffers};
-
     let matrix = packed(Format::F32, &draw(20 * 8, 6), 20);
     let x = draw(2 * 8, 7);
     let mut out = vec![0.0; 2 * matrix.padded()];

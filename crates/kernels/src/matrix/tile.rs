@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::activations::Quantized;
-use super::operands::{Blocks32, Bytes, Floats, Kind, ROWS, Superblocks};
+use super::operands::{Blocks32, Bytes, Floats, Kind, MAX_ROWS, Pairs, Superblocks, groups};
 use super::tile_interleave::TILES;
 use super::tile_products::Products;
 use super::{Data, Matrix, SEGMENTS};
@@ -19,6 +19,8 @@ use crate::simd::{LANES, Lanes, Simd, Tier, Work};
 pub(crate) enum Input<'a> {
     /// Rows of f32, `stride` numbers apart.
     Float { x: &'a [f32], stride: usize },
+    /// Rows of bf16 pairs, for a native tier.
+    Pairs(&'a [u32]),
     /// `[rows, columns]` in blocks of 32.
     Quantized(Quantized<'a, i32>),
     /// `[rows, columns]` in blocks of 256.
@@ -43,7 +45,7 @@ pub(crate) struct Multiply<'a, S> {
     pub(crate) store: S,
 }
 
-impl<S: Store> Multiply<'_, S> {
+impl<'a, S: Store> Multiply<'a, S> {
     /// Computes the product. Each format is a work of its own, since the compiler's time grows faster
     /// than the size of a function.
     pub(crate) fn run(self, tier: Tier) {
@@ -54,6 +56,7 @@ impl<S: Store> Multiply<'_, S> {
             (Data::Bf16(data), Input::Float { x, stride }) => {
                 self.of(tier, Floats::<_, 2> { data, x, stride });
             }
+            (Data::Bf16(data), Input::Pairs(x)) => self.of_pairs(tier, Pairs { data, x }),
             (Data::F16(data), Input::Float { x, stride }) => {
                 self.of(tier, Floats::<_, 1> { data, x, stride });
             }
@@ -77,8 +80,16 @@ impl<S: Store> Multiply<'_, S> {
     }
 
     fn of(self, tier: Tier, kind: impl Kind) {
+        tier.run(self.typed(kind));
+    }
+
+    fn of_pairs(self, tier: Tier, pairs: Pairs<'_>) {
+        tier.run_pairs(self.typed(pairs));
+    }
+
+    fn typed<K: Kind>(self, kind: K) -> Typed<'a, K, S> {
         let Self { matrix, tiles, rows, store, .. } = self;
-        tier.run(Typed { matrix, kind, tiles, rows, store });
+        Typed { matrix, kind, tiles, rows, store }
     }
 }
 
@@ -94,27 +105,22 @@ struct Typed<'a, K, S> {
 impl<K: Kind, S: Store> Work for Typed<'_, K, S> {
     #[inline(always)]
     fn run<I: Simd>(mut self, simd: I) {
-        // The rows are split into groups of about equal size, since a single row stalls on the
-        // latency of its own sums.
-        let groups = self.rows.div_ceil(K::ROWS);
         let mut waiting = [const { Waiting::new() }; TILES];
         let mut tile = self.tiles.start;
         while tile < self.tiles.end {
             let beside = self.matrix.interleave.beside(tile);
             let end = self.tiles.end.min(beside.end);
-            let mut row = 0;
-            for group in 0..groups {
-                let next = (group + 1) * self.rows / groups;
-                let place = (tile..end, beside.clone(), row);
-                match next - row {
+            for group in groups(self.rows, K::ROWS) {
+                let place = (tile..end, beside.clone(), group.start);
+                match group.len() {
                     1 => self.group::<1>(simd, place, &mut waiting),
                     2 => self.group::<2>(simd, place, &mut waiting),
                     3 => self.group::<3>(simd, place, &mut waiting),
                     4 => self.group::<4>(simd, place, &mut waiting),
-                    _ if K::ROWS > 4 => self.group::<5>(simd, place, &mut waiting),
+                    5 if K::ROWS > 4 => self.group::<5>(simd, place, &mut waiting),
+                    6 if K::ROWS > 5 => self.group::<6>(simd, place, &mut waiting),
                     _ => {}
                 }
-                row = next;
             }
             tile = end;
         }
@@ -151,11 +157,8 @@ impl<K: Kind, S: Store> Typed<'_, K, S> {
         let mut sums = [[simd.splat(0.0); M]; TILES];
         for segment in 0..segments {
             sums = [[simd.splat(0.0); M]; TILES];
-            for stretch in segment * stretches..(segment + 1) * stretches {
-                for (turn, sums) in turns.clone().zip(&mut sums) {
-                    products.add(simd, stretch, turn, sums);
-                }
-            }
+            let stretches = segment * stretches..(segment + 1) * stretches;
+            products.add_all(simd, stretches, turns.clone(), &mut sums);
             for (waiting, sums) in waiting.iter_mut().zip(&mut sums).take(turns.len()) {
                 waiting.end(simd, segment, segments, sums);
             }
@@ -181,12 +184,12 @@ impl<K: Kind, S: Store> Typed<'_, K, S> {
 }
 
 /// Partial sums of each row that wait for their neighbor in the tree that adds up the segments.
-struct Waiting([[Lanes; ROWS]; SEGMENTS.ilog2() as usize]);
+struct Waiting([[Lanes; MAX_ROWS]; SEGMENTS.ilog2() as usize]);
 
 impl Waiting {
     #[inline(always)]
     const fn new() -> Self {
-        Self([[[0.0; LANES]; ROWS]; SEGMENTS.ilog2() as usize])
+        Self([[[0.0; LANES]; MAX_ROWS]; SEGMENTS.ilog2() as usize])
     }
 
     /// Ends a segment. The tree adds neighbors, then neighboring pairs: each second segment

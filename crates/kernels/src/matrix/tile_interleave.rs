@@ -33,6 +33,11 @@ impl TileInterleave {
         Self { tiles, count: columns / stretch, stretch }
     }
 
+    /// Interleaves the tiles column by column, in multiples of `unit` columns.
+    pub(super) fn by_unit(self, unit: usize) -> Self {
+        Self { count: self.count * self.stretch / unit, stretch: unit, ..self }
+    }
+
     /// Returns the tiles interleaved with a tile, including itself.
     pub(crate) fn beside(&self, tile: usize) -> Range<usize> {
         let first = tile / TILES * TILES;

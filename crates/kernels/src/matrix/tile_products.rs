@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::activations::{Quantized, Rows, WideRows, parts};
+use super::tile_interleave::TILES;
 use crate::prefetch::{distance, prefetch_ahead};
 use crate::simd::{LANES, Simd};
 use crate::{blocks32, kquants};
@@ -12,6 +13,22 @@ pub(super) trait Products<const M: usize> {
     /// Adds the products of one stretch of a tile to `sums`. It must be always inlined: see
     /// [`Work`].
     fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]);
+
+    /// Adds the products of some stretches of some tiles, one `turn` after the other.
+    #[inline(always)]
+    fn add_all<I: Simd>(
+        &self,
+        simd: I,
+        stretches: Range<usize>,
+        turns: Range<usize>,
+        sums: &mut [[I::Vector; M]; TILES],
+    ) {
+        for stretch in stretches {
+            for (turn, sums) in turns.clone().zip(&mut *sums) {
+                self.add(simd, stretch, turn, sums);
+            }
+        }
+    }
 }
 
 /// Weights of a group of interleaved tiles.
@@ -108,6 +125,71 @@ impl<W: Weights<C>, const C: usize, const M: usize> Products<M> for Columns<'_, 
             }
         }
         *sums = own;
+    }
+}
+
+/// Tiles of bf16 pairs, for a native tier. A stretch is a pair of columns.
+pub(super) struct PairProducts<'a, const M: usize> {
+    pub(super) weights: Tiles<'a, u32>,
+    /// For each pair of columns, the pairs of the rows.
+    pub(super) x: &'a [[u32; M]],
+}
+
+impl<const M: usize> PairProducts<'_, M> {
+    /// Adds the products of `T` tiles from `turn` on. A pair of activations is loaded once for all of
+    /// them, and the weights are read in the order of the memory.
+    #[inline(always)]
+    fn of_tiles<I: Simd, const T: usize>(
+        &self,
+        simd: I,
+        stretches: Range<usize>,
+        turn: usize,
+        sums: &mut [[I::Vector; M]; TILES],
+    ) {
+        let beside = self.weights.beside;
+        let weights = self.weights.weights.as_chunks::<LANES>().0;
+        let weights = weights[stretches.start * beside..stretches.end * beside].chunks_exact(beside);
+        // A local copy keeps the sums in registers.
+        let mut own = [[simd.splat(0.0); M]; T];
+        own.copy_from_slice(&sums[..T]);
+        let distance = distance();
+        for (weights, x) in weights.zip(&self.x[stretches]) {
+            let weights = &weights[turn..turn + T];
+            for t in 0..T {
+                prefetch_ahead(&raw const weights[t], distance);
+            }
+            for m in 0..M {
+                for t in 0..T {
+                    own[t][m] = simd.pair_products(&weights[t], x[m], own[t][m]);
+                }
+            }
+        }
+        sums[..T].copy_from_slice(&own);
+    }
+}
+
+impl<const M: usize> Products<M> for PairProducts<'_, M> {
+    #[inline(always)]
+    fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
+        let mut all = [*sums; TILES];
+        self.of_tiles::<I, 1>(simd, stretch..stretch + 1, turn, &mut all);
+        *sums = all[0];
+    }
+
+    #[inline(always)]
+    fn add_all<I: Simd>(
+        &self,
+        simd: I,
+        stretches: Range<usize>,
+        turns: Range<usize>,
+        sums: &mut [[I::Vector; M]; TILES],
+    ) {
+        match turns.len() {
+            1 => self.of_tiles::<I, 1>(simd, stretches, turns.start, sums),
+            2 => self.of_tiles::<I, 2>(simd, stretches, turns.start, sums),
+            3 => self.of_tiles::<I, 3>(simd, stretches, turns.start, sums),
+            _ => self.of_tiles::<I, TILES>(simd, stretches, turns.start, sums),
+        }
     }
 }
 

@@ -48,7 +48,7 @@ fn both(first: &[i8; LANES], second: &[i8; LANES]) -> [__m256i; 2] {
 
 impl Sealed for Avx2 {}
 
-impl Sealed for Avx512 {}
+impl<const BF16: bool> Sealed for Avx512<BF16> {}
 
 impl Bytes for Avx2 {
     /// A row has two 16-bit sums, each of which adds the products of a pair of columns.
@@ -206,7 +206,7 @@ impl Bytes for Avx2 {
     }
 }
 
-impl Bytes for Avx512 {
+impl<const BF16: bool> Bytes for Avx512<BF16> {
     const HOLDS: i32 = i32::MAX;
     const RAISED: i32 = 128;
 

@@ -102,6 +102,24 @@ impl Simd for Portable {
     }
 }
 
+/// Adds the products of two pairs of bf16 numbers to a sum: of the upper halves, then of the lower
+/// ones. Each addition rounds once. Numbers below the least normal one are zeros, of their sign.
+#[inline(always)]
+pub(super) fn pair_product(pair: u32, x: u32, sum: f32) -> f32 {
+    let fused = |a: u32, b: u32, sum: f32| {
+        let [a, b] = [a, b].map(|bits| normal(f32::from_bits(bits)));
+        normal(a.mul_add(b, sum))
+    };
+    let upper = fused(pair & 0xffff_0000, x & 0xffff_0000, normal(sum));
+    fused(pair << 16, x << 16, upper)
+}
+
+/// Returns a number, or the zero of its sign if it is below the least normal number.
+#[inline(always)]
+fn normal(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
+}
+
 /// Widens a finite f16 exactly. The exponent is shifted into place and corrected by a
 /// multiplication, which is right for subnormal numbers too.
 #[inline(always)]

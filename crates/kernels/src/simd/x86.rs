@@ -11,15 +11,16 @@
 )]
 
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, __m512, _mm_loadu_si128, _mm_srli_si128, _mm256_add_ps,
+    __m128i, __m256, __m256i, __m512, __m512bh, _mm_loadu_si128, _mm_srli_si128, _mm256_add_ps,
     _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
     _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
     _mm256_max_epi32, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
     _mm256_storeu_ps, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-    _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
     _mm512_loadu_si512, _mm512_max_epi32, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps,
     _mm512_slli_epi32, _mm512_storeu_ps,
 };
+use std::mem::transmute;
 
 use super::portable::LEAST_POWER;
 use super::{LANES, Lanes, Simd, Tier};
@@ -38,11 +39,12 @@ impl Avx2 {
     }
 }
 
-/// Token for AVX-512 F, BW, DQ, VL and VNNI, in addition to [`Avx2`].
+/// Token for AVX-512 F, BW, DQ, VL and VNNI, in addition to [`Avx2`]; with `BF16` also for
+/// AVX-512-BF16.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(());
+pub(super) struct Avx512<const BF16: bool>(());
 
-impl Avx512 {
+impl<const BF16: bool> Avx512<BF16> {
     /// # Safety
     ///
     /// The machine must support these instructions.
@@ -162,8 +164,8 @@ impl Simd for Avx2 {
     }
 }
 
-impl Simd for Avx512 {
-    const TIER: Tier = Tier::Avx512;
+impl<const BF16: bool> Simd for Avx512<BF16> {
+    const TIER: Tier = if BF16 { Tier::Avx512Bf16 } else { Tier::Avx512 };
 
     type Vector = __m512;
 
@@ -240,5 +242,17 @@ impl Simd for Avx512 {
             let bits = _mm512_max_epi32(_mm512_slli_epi32::<23>(x), least);
             _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.5))
         }
+    }
+
+    #[inline(always)]
+    fn pair_products(self, pairs: &[u32; LANES], x: u32, sums: __m512) -> __m512 {
+        if BF16 {
+            unsafe {
+                let pairs: __m512bh = transmute(_mm512_loadu_si512(pairs.as_ptr().cast()));
+                let x: __m512bh = transmute(_mm512_set1_epi32(x.cast_signed()));
+                return _mm512_dpbf16_ps(sums, pairs, x);
+            }
+        }
+        self.defined_pair_products(pairs, x, sums)
     }
 }
