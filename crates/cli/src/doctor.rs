@@ -13,7 +13,7 @@ use nsbridge_crypto::State;
 use nsbridge_handler::source::LoadProgress;
 use nsbridge_handler::{AsyncHandler, Models};
 use nsbridge_judged::{Judge as _, JudgeOptions, Judged, JudgedOptions, Rules, RulesOptions};
-use nsbridge_llama::{Embedder, Llama};
+use nsbridge_llama::{Embedder, Llama, NativeSpeed};
 use nsbridge_openai::{OpenAi, OpenAiEmbedder};
 use nsbridge_protocol::topology::{
     LARGEST_BODY, PROBE_KEY, REPLY_EXCHANGE, bulk_queue, control_queue, dead_queue, model_queue,
@@ -286,7 +286,21 @@ async fn model(config: &Config, display: Display) -> Finding {
         })
     };
     let took = loads(&place, LONGEST_LOAD, load).await?;
-    Ok(format!("{place} loads and makes a token in {took:.1} s"))
+    let native = native(&config.handler)?;
+    Ok(format!("{place} loads and makes a token in {took:.1} s{native}"))
+}
+
+/// Returns a remark on the native arithmetic, where a worker could use it and does not.
+fn native(options: &toml::Table) -> Result<String> {
+    let is_on_cpu = options.get("device").and_then(Value::as_str).is_none_or(|name| name == "cpu");
+    let is_native = options.get("arithmetic").and_then(Value::as_str) == Some("native");
+    let speed = NativeSpeed::measure()?.filter(|_| is_on_cpu && !is_native);
+    Ok(speed.map_or_else(String::new, |NativeSpeed { tier, ratio, .. }| {
+        format!(
+            "; if it is in bf16, arithmetic = \"native\" would make its prompts' products {ratio:.1} \
+             times as fast ({tier}), with replies of its own"
+        )
+    }))
 }
 
 /// Returns the load of a model by an engine.

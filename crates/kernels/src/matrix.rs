@@ -20,7 +20,9 @@ use crate::error::Error;
 use crate::format::Format;
 use crate::q8::TILE_BLOCK;
 use crate::rowwise::BLOCK;
-use crate::simd::{LANES, Lanes, Tier};
+use crate::simd::{LANES, Lanes};
+#[cfg(doc)]
+use crate::simd::Tier;
 
 pub use self::gguf_blocks::KQuantBlock;
 pub use self::matmul::{Activations, Epilogue, Output, QuantizationBuffers};
@@ -72,8 +74,8 @@ pub struct Matrix {
     segments: usize,
     format: Format,
     interleave: TileInterleave,
-    /// True if the products are those of a native tier.
-    native: bool,
+    /// True if activations are rounded to bf16, as the weights are.
+    in_bf16: bool,
     data: Data,
     /// Bias, padded to whole tiles.
     bias: Option<Vec<f32>>,
@@ -105,23 +107,26 @@ impl Matrix {
         let padded = rows.next_multiple_of(LANES);
         let interleave = TileInterleave::new(padded / LANES, columns, columns / segments, unit);
         let data = Data::zeroed(format, padded, columns)?;
-        Ok(Self { rows, columns, segments, format, interleave, native: false, data, bias: None })
+        Ok(Self { rows, columns, segments, format, interleave, in_bf16: false, data, bias: None })
     }
 
-    /// Prepares a matrix that is not packed yet for the arithmetic of a tier: with a native tier,
-    /// weights in bf16 are laid out for its products. Other tiers then compute the same bits, slowly.
+    /// Selects products in bf16 for a matrix in bf16 that is not packed yet: activations are rounded
+    /// to bf16, and two products at once are added in the order of AVX-512-BF16's instruction, the
+    /// second column's first. The bits are others than without, and the same in every tier. Tiers
+    /// [without the instruction](Tier::has_bf16_products) are slow. Matrices in other formats stay as
+    /// they are.
     #[must_use]
-    pub fn for_tier(mut self, tier: Tier) -> Self {
-        if tier.is_native() && self.format == Format::Bf16 {
-            self.native = true;
+    pub fn in_bf16(mut self) -> Self {
+        if self.format == Format::Bf16 {
+            self.in_bf16 = true;
             self.interleave = self.interleave.by_unit(self.format.unit());
         }
         self
     }
 
-    /// Returns true if the products are those of a native tier.
-    pub fn is_native(&self) -> bool {
-        self.native
+    /// Returns true if products are [in bf16](Self::in_bf16).
+    pub fn is_in_bf16(&self) -> bool {
+        self.in_bf16
     }
 
     /// Returns the number of rows.

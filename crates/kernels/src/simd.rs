@@ -40,9 +40,7 @@ pub type Lanes = [f32; LANES];
 
 /// Instruction-set tier that the kernels are compiled for.
 ///
-/// A native tier has products of bf16 weights with activations that are rounded to bf16. So the
-/// results of a [matrix](crate::matrix::Matrix::for_tier) that is made for it are others than those of
-/// the other tiers, and also equal for any number of rows, threads and ranks.
+/// All tiers give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Tier {
@@ -53,7 +51,8 @@ pub enum Tier {
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
-    /// AVX-512-BF16 in addition to [`Avx512`](Self::Avx512): a native tier.
+    /// AVX-512-BF16 in addition to [`Avx512`](Self::Avx512), for [products in
+    /// bf16](crate::matrix::Matrix::in_bf16).
     Avx512Bf16,
 }
 
@@ -69,18 +68,15 @@ impl fmt::Display for Tier {
 }
 
 impl Tier {
-    /// Returns the tiers with equal results that this machine supports, the fastest last.
+    /// Returns the tiers that this machine supports, the fastest last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
-        [Self::Portable, Self::Avx2, Self::Avx512].into_iter().filter(|tier| tier.is_available())
+        let all = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
+        all.into_iter().filter(|tier| tier.is_available())
     }
 
-    /// Returns the native tier of this machine, if it has one.
-    pub fn native() -> Option<Self> {
-        Some(Self::Avx512Bf16).filter(|tier| tier.is_available())
-    }
-
-    /// Returns true if this is a native tier.
-    pub fn is_native(self) -> bool {
+    /// Returns true if the tier has an instruction for [products in
+    /// bf16](crate::matrix::Matrix::in_bf16). Other tiers compute them number by number.
+    pub fn has_bf16_products(self) -> bool {
         self == Self::Avx512Bf16
     }
 
@@ -117,8 +113,8 @@ impl Tier {
         compiled::run(self, work);
     }
 
-    /// Runs work with [`Simd::pair_products`] compiled for this tier. All other work of a native tier
-    /// is that of the tier below, so that it is compiled once.
+    /// Runs work with [`Simd::pair_products`], whose instruction other work does without: so that is
+    /// compiled once for both tiers of AVX-512.
     ///
     /// # Panics
     ///
@@ -162,7 +158,7 @@ pub trait Simd: Bytes {
     fn pairs(self, x: &[u32; LANES]) -> [Self::Vector; 2];
     /// Adds the products of two bf16 numbers per lane and of a pair of bf16 numbers to `sums`: of
     /// the upper halves, then of the lower ones. Each addition rounds once, and numbers below the
-    /// least normal one are zeros. Native tiers have an instruction for it.
+    /// least normal one are zeros.
     #[inline(always)]
     fn pair_products(self, pairs: &[u32; LANES], x: u32, sums: Self::Vector) -> Self::Vector {
         self.defined_pair_products(pairs, x, sums)
@@ -367,13 +363,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_instruction_of_a_native_tier_does_what_is_defined(
+        fn products_in_bf16_of_every_tier_are_those_of_the_definition(
             pairs in prop::array::uniform2(prop::array::uniform16(any::<u32>())), x: u32,
         ) {
-            let (mut right, mut found) = ([0.0; LANES], [0.0; LANES]);
+            let mut right = [0.0; LANES];
             Tier::Portable.run_pairs(Pairs(&pairs, x, &mut right));
-            Tier::native().unwrap_or(Tier::Portable).run_pairs(Pairs(&pairs, x, &mut found));
-            prop_assert_eq!(bits(&[found]), bits(&[right]));
+            for tier in Tier::available() {
+                let mut found = [0.0; LANES];
+                tier.run_pairs(Pairs(&pairs, x, &mut found));
+                prop_assert_eq!(bits(&[found]), bits(&[right]), "{:?}", tier);
+            }
         }
 
         #[test]

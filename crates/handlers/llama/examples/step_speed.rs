@@ -65,7 +65,7 @@ fn main() -> Result<()> {
     let threads = processor.parse().ok();
     let name = if threads.is_some() { "cpu" } else { processor };
     let formats = [format.unwrap_or(Format::Bf16)];
-    let device = Backend::named(name, ranks, Arithmetic::default(), &formats);
+    let device = Backend::named(name, ranks, Arithmetic::Native, &formats);
     let device = device.map_err(Error::fatal)?;
     let setup = Setup { device, threads, format, ranks, ..Setup::default() };
     let begun = Instant::now();

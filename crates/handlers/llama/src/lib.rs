@@ -105,7 +105,7 @@ pub use grammar::{Grammar, Grammars, Rule};
 pub use handler::Llama;
 pub use kv::{BlockTable, KvCacheManager, KvFormat};
 pub use network::{
-    Arithmetic, Backend, CandleDevices, Chunk, GpuDevices, Logits, Model, Setup, Watch,
+    Arithmetic, Backend, CandleDevices, Chunk, GpuDevices, Logits, Model, NativeSpeed, Setup, Watch,
 };
 pub use nsbridge_kernels::{Format, Tier};
 pub use options::{Options, Pooling, Quantize, Task};

@@ -4,6 +4,7 @@
 //! row; only attention depends on the row's sequence. The numbers of a row are the same whatever
 //! else is in the batch.
 
+mod arithmetic;
 mod backend;
 #[cfg(feature = "candle")]
 mod device;
@@ -31,9 +32,10 @@ use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
 use nsbridge_kernels::{Format, Tier};
 
+pub use self::arithmetic::{Arithmetic, NativeSpeed};
 pub use self::backend::{Backend, CandleDevices};
 pub(crate) use self::gpu::GpuRoom;
-pub use self::gpu::{Arithmetic, GpuDevices};
+pub use self::gpu::GpuDevices;
 
 use self::plan::Step;
 use self::rank::{Rank, Rows};
@@ -48,8 +50,8 @@ const OUT_OF_CACHES: u64 = 100_000_000;
 /// Time limit of the search for a prefetch distance.
 const TRYING: Duration = Duration::from_millis(500);
 
-/// Placement and execution options of a model. Only the formats and the device affect the bits of
-/// the results.
+/// Placement and execution options of a model. Only the formats, the arithmetic and the device affect
+/// the bits of the results.
 ///
 /// A literal ends in `..Setup::default()`: minor versions add fields.
 #[derive(Clone, Debug)]
@@ -64,6 +66,8 @@ pub struct Setup {
     /// Number of CPU compute threads, the caller's included, divided among the ranks. The default
     /// is one for each core, or one for each rank if the model fits in a core's caches.
     pub threads: Option<usize>,
+    /// Arithmetic on a CPU; a GPU's is that of its [`Backend`].
+    pub arithmetic: Arithmetic,
     /// Instruction-set tier; by default the best one of this machine.
     pub tier: Option<Tier>,
     /// Storage format of the matrices; by default that of the checkpoint. Only the engine's own
@@ -85,6 +89,7 @@ impl Default for Setup {
             ranks: 1,
             patience: Duration::from_secs(60),
             threads: None,
+            arithmetic: Arithmetic::Portable,
             tier: None,
             format: None,
             kv: KvFormat::default(),
@@ -378,7 +383,7 @@ mod tests {
         let files = nsbridge_handler::Model::in_dir(dir);
         let (config, weights) = (Config::read(&files).unwrap(), Weights::read(&files).unwrap());
         let emulator = Arc::new(Emulator::new());
-        let devices = GpuDevices::new(vec![emulator.clone()], Arithmetic::Exact).unwrap();
+        let devices = GpuDevices::new(vec![emulator.clone()], Arithmetic::Portable).unwrap();
         let setup = Setup { device: Backend::Gpu(devices), blocks: 2, ..Setup::default() };
         let mut model = Model::new(&config, 32, &weights, &setup).unwrap();
         let mut table = BlockTable::default();

@@ -49,13 +49,15 @@ pub struct Options {
     /// ranks on it. `cpu` if absent.
     #[serde(skip_serializing)]
     pub device: Option<String>,
-    /// Arithmetic on a GPU: `bf16` for matrices in bf16 on tensor cores, or `exact` for the tokens of
-    /// a CPU. Matrices in other formats are exact in both. `bf16` if absent.
+    /// Arithmetic of matrices in bf16: `portable` for the same tokens on every CPU and GPU, or
+    /// `native` for the processor's products in bf16, with tokens that are those of a kind of
+    /// processor. A CPU without such instructions computes as with `portable`. Matrices in other
+    /// formats are portable in both. If absent, `portable` on a CPU and `native` on a GPU.
     #[serde(skip_serializing)]
     pub arithmetic: Option<Arithmetic>,
     /// Format of the matrices in memory on a CPU; that of the checkpoint if absent.
     pub quantize: Option<Quantize>,
-    /// Format of the KV cache; if absent, f32 on a CPU and with `exact` on a GPU, else bf16.
+    /// Format of the KV cache; if absent, f32 on a CPU and with `portable` on a GPU, else bf16.
     pub kv_cache_dtype: Option<KvFormat>,
     /// Number of compute threads. It does not change the tokens. If absent, all cores, or one for a
     /// model so small that more threads would slow it down.

@@ -93,7 +93,7 @@ impl Matrix {
         let columns = self.columns;
         let QuantizationBuffers { values, scales, sums, wide_sums, pairs } = buffers;
         let input = match self.format() {
-            Format::Bf16 if self.native => {
+            Format::Bf16 if self.in_bf16 => {
                 Input::Pairs(in_pairs((pool, tier), x, (rows, columns), pairs))
             }
             Format::F32 | Format::Bf16 | Format::F16 => {

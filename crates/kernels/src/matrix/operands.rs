@@ -15,8 +15,8 @@ use crate::{blocks32, kquants};
 const ROWS: usize = 5;
 const ROWS_OF_BYTES: usize = 4;
 
-/// Largest number of activation rows per pass of a native tier, whose 32 registers hold the sums of
-/// [`TILES`](super::tile_interleave::TILES) tiles.
+/// Largest number of activation rows per pass of products in bf16: the 32 registers of AVX-512 hold
+/// the sums of [`TILES`](super::tile_interleave::TILES) tiles.
 pub(super) const MAX_ROWS: usize = 6;
 
 /// Splits rows of activations into passes of at most `most` rows. They have about equal size, since a
@@ -67,7 +67,7 @@ impl<W: Weights<C> + Copy, const C: usize> Kind for Floats<'_, W, C> {
     }
 }
 
-/// Weights in pairs of bf16, for a native tier.
+/// Weights in pairs of bf16, for products in bf16.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs<'a> {
     pub(super) data: &'a [u32],

@@ -32,14 +32,14 @@ fn draw(count: usize, seed: u64) -> Vec<f32> {
 }
 
 fn packed(format: Format, weights: &[f32], rows: usize) -> Matrix {
-    packed_for(Tier::Portable, format, weights, rows)
-}
-
-fn packed_for(tier: Tier, format: Format, weights: &[f32], rows: usize) -> Matrix {
-    let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let columns = weights.len() / rows;
     let matrix = Matrix::zeroed(format, rows, columns, segments(format, columns)).unwrap();
-    let mut matrix = matrix.for_tier(tier);
+    filled(matrix, weights)
+}
+
+fn filled(mut matrix: Matrix, weights: &[f32]) -> Matrix {
+    let rows = matrix.rows();
+    let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let source = Source { name: "w", format: Format::F32, bytes: &bytes };
     let place = |row| (row < rows).then_some((0, row));
     matrix.pack((&mut ThreadPool::new(2), Tier::best()), &[source], place).unwrap();
@@ -84,8 +84,8 @@ fn plain(matrix: &Matrix, x: &[f32], row: usize) -> f32 {
     sums[0]
 }
 
-/// Computes the product of bf16 weights in a native tier number by number, as the definition says.
-fn plain_in_pairs(matrix: &Matrix, x: &[f32], row: usize) -> f32 {
+/// Computes the product in bf16 number by number, as the definition says.
+fn plain_in_bf16(matrix: &Matrix, x: &[f32], row: usize) -> f32 {
     let mut weights = vec![0.0; matrix.columns];
     matrix.row(row, &mut weights);
     let x: Vec<f32> = x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect();
@@ -177,19 +177,21 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_native_tier_gives_the_bits_of_its_definition_for_any_number_of_rows(
+    fn products_in_bf16_have_the_bits_of_the_definition_for_any_number_of_rows(
         rows in 1..90usize, pairs in 1..80usize, activations in 1..60usize, seed: u64,
     ) {
         let columns = 2 * pairs;
         let weights = draw(rows * columns, seed);
-        let matrix = packed_for(Tier::Avx512Bf16, Format::Bf16, &weights, rows);
+        let format = Format::Bf16;
+        let matrix = Matrix::zeroed(format, rows, columns, segments(format, columns)).unwrap();
+        let matrix = filled(matrix.in_bf16(), &weights);
         // Activations that are no bf16 numbers: they are rounded.
         let x: Vec<f32> = draw(activations * columns, !seed).iter().map(|x| x * 1.37).collect();
         let right: Vec<f32> = (0..activations)
             .flat_map(|m| (0..rows).map(move |row| (m, row)))
-            .map(|(m, row)| plain_in_pairs(&matrix, &x[m * columns..][..columns], row))
+            .map(|(m, row)| plain_in_bf16(&matrix, &x[m * columns..][..columns], row))
             .collect();
-        for tier in [Tier::Portable].into_iter().chain(Tier::native()) {
+        for tier in Tier::available() {
             for threads in [1, 3] {
                 let out = multiplied(tier, threads, &matrix, &x);
                 prop_assert_eq!(bits(&out), bits(&right), "{:?}", tier);
@@ -210,15 +212,15 @@ fn multiplied(tier: Tier, threads: usize, matrix: &Matrix, x: &[f32]) -> Vec<f32
 }
 
 #[test]
-fn a_native_tier_has_products_of_its_own_with_bf16_alone() {
+fn only_weights_in_bf16_have_products_in_bf16() {
     let (weights, x) = (draw(20 * 64, 3), draw(3 * 64, 4));
     for format in [Format::F32, Format::Bf16, Format::F16, Format::Q8_0] {
-        let of = |tier| {
-            let matrix = packed_for(tier, format, &weights, 20);
-            assert_eq!(matrix.is_native(), tier.is_native() && format == Format::Bf16);
-            bits(&multiplied(Tier::best(), 2, &matrix, &x))
-        };
-        assert_eq!(of(Tier::Avx512Bf16) != of(Tier::Avx512), format == Format::Bf16, "{format:?}");
+        let matrix = Matrix::zeroed(format, 20, 64, segments(format, 64)).unwrap();
+        let matrix = filled(matrix.in_bf16(), &weights);
+        assert_eq!(matrix.is_in_bf16(), format == Format::Bf16);
+        let found = bits(&multiplied(Tier::best(), 2, &matrix, &x));
+        let other = bits(&multiplied(Tier::best(), 2, &packed(format, &weights, 20), &x));
+        assert_eq!(found != other, format == Format::Bf16, "{format:?}");
     }
 }
 

@@ -19,7 +19,7 @@ use crate::simd::{LANES, Lanes, Simd, Tier, Work};
 pub(crate) enum Input<'a> {
     /// Rows of f32, `stride` numbers apart.
     Float { x: &'a [f32], stride: usize },
-    /// Rows of bf16 pairs, for a native tier.
+    /// Rows of bf16 pairs, for products in bf16.
     Pairs(&'a [u32]),
     /// `[rows, columns]` in blocks of 32.
     Quantized(Quantized<'a, i32>),

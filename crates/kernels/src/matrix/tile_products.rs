@@ -128,7 +128,7 @@ impl<W: Weights<C>, const C: usize, const M: usize> Products<M> for Columns<'_, 
     }
 }
 
-/// Tiles of bf16 pairs, for a native tier. A stretch is a pair of columns.
+/// Tiles of bf16 pairs, for products in bf16. A stretch is a pair of columns.
 pub(super) struct PairProducts<'a, const M: usize> {
     pub(super) weights: Tiles<'a, u32>,
     /// For each pair of columns, the pairs of the rows.

@@ -176,7 +176,7 @@ def stages(machine, state):
         Stage("bench-70b-q8_0", 400, steps("llama-70b", "q8_0"), "80 GB are too few" if little else None),
         Stage("bench-70b-bf16", 500, steps("llama-70b", "bf16", *few), "80 GB are too few" if little else None),
         Stage("bench-8b-q6_k", 200, steps("llama-8b", "q6_k")),
-        Stage("bench-8b-bf16-exact", 300, steps("llama-8b", "bf16", "--arithmetic", "exact", *few)),
+        Stage("bench-8b-bf16-exact", 300, steps("llama-8b", "bf16", "--arithmetic", "portable", *few)),
         Stage("bench-8b-q4_k-2-ranks", 200, steps("llama-8b", "q4_k", "--ranks", "2", *few)),
         Stage("ncu-bf16", 250, ncu + steps("llama-8b", "bf16", *once), absent("ncu")),
         Stage("ncu-q4_k", 250, ncu + steps("llama-8b", "q4_k", *once), absent("ncu")),

@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use generated::Shape;
 
 const USAGE: &str = "arguments: exact DEVICE FOLDER...; or steps DEVICE tiny|llama-8b|llama-70b \
-                     bf16|f8_e4m3|q8_0|q4_k|q6_k, and options: --arithmetic bf16|exact, --ranks N, \
+                     bf16|f8_e4m3|q8_0|q4_k|q6_k, and options: --arithmetic native|portable, --ranks N, \
                      --cases 1x1,16x1,1x5, --contexts 1024,8192, --prefill 1024,8192, --kv bf16|f32, \
                      --bandwidth and --memory of the device in GB/s and GB";
 
@@ -104,7 +104,7 @@ impl Options {
         };
         let gigas = |text: &str| text.parse().ok().map(|number: f64| number * 1e9);
         let mut own = Self {
-            arithmetic: Arithmetic::Bf16,
+            arithmetic: Arithmetic::Native,
             ranks: 1,
             cases: vec![(1, 1), (5, 1), (16, 1), (17, 1), (32, 1), (64, 1), (1, 5)],
             contexts: vec![1024, 8192],

@@ -6,7 +6,7 @@ use crate::error::LoadError;
 use crate::formats::format_of_tensor;
 use crate::network::{Arithmetic, Backend, GpuDevices};
 use crate::options::Options;
-use nsbridge_kernels::Format;
+use nsbridge_kernels::{Format, Tier};
 
 /// Default number of requests that run concurrently, on a CPU and on a GPU.
 const PLACES: [usize; 2] = [8, 64];
@@ -19,13 +19,25 @@ const STEP_TOKENS: [usize; 2] = [256, 2048];
 #[derive(Clone, Debug)]
 pub(super) struct DeviceChoice {
     name: String,
-    arithmetic: Arithmetic,
+    arithmetic: Option<Arithmetic>,
 }
 
 impl DeviceChoice {
     pub(super) fn new(options: &Options) -> Self {
         let name = options.device.clone().unwrap_or_else(|| "cpu".to_owned());
-        Self { name, arithmetic: options.arithmetic.unwrap_or_default() }
+        Self { name, arithmetic: options.arithmetic }
+    }
+
+    /// Returns the arithmetic on a CPU: without instructions for the native one, the portable one.
+    pub(super) fn of_cpu(&self) -> Arithmetic {
+        match self.arithmetic {
+            Some(Arithmetic::Native) if Tier::best().has_bf16_products() => Arithmetic::Native,
+            _ => Arithmetic::Portable,
+        }
+    }
+
+    fn of_gpu(&self) -> Arithmetic {
+        self.arithmetic.unwrap_or(Arithmetic::Native)
     }
 
     /// Opens the device for a model with these tensors.
@@ -34,7 +46,7 @@ impl DeviceChoice {
     ///
     /// Returns an error if the device is unknown or cannot be used, or if a dtype is not supported.
     pub(super) fn open(&self, ranks: usize, tensors: &[TensorInfo]) -> Result<Backend, LoadError> {
-        Backend::named(&self.name, ranks, self.arithmetic, &formats(tensors)?)
+        Backend::named(&self.name, ranks, self.of_gpu(), &formats(tensors)?)
     }
 
     /// Opens the device for a draft: that of the target, where its kernels have the formats. Only
@@ -54,8 +66,8 @@ impl DeviceChoice {
         match target {
             Backend::Gpu(_) if known && ranks == 1 => Ok(target.clone()),
             // Tokens of a reply are the target's, whatever the bits of the draft.
-            _ if !known => Backend::named(&self.name, ranks, Arithmetic::Bf16, &formats),
-            _ => Backend::named(&self.name, ranks, self.arithmetic, &formats),
+            _ if !known => Backend::named(&self.name, ranks, Arithmetic::Native, &formats),
+            _ => Backend::named(&self.name, ranks, self.of_gpu(), &formats),
         }
     }
 }

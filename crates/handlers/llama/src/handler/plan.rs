@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
 
-use nsbridge_checkpoint::Checkpoint;
+use nsbridge_checkpoint::{Checkpoint, Dtype};
 use nsbridge_handler::TextInput;
 use nsbridge_kernels::Format;
 use nsbridge_kernels::attention::PAGE;
@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::error::LoadError;
 use crate::formats::coarsest_format;
 use crate::kv::KvFormat;
-use crate::network::{Model, Setup};
+use crate::network::{Arithmetic, Backend, Model, NativeSpeed, Setup};
 use crate::options::{Options, Quantize, Task};
 use crate::parity::Required;
 use crate::request::RequestParameters;
@@ -43,6 +43,8 @@ pub(super) struct LoadPlan<'a> {
     pub(super) drafting: Read,
     checkpoint: Checkpoint,
     setup: Setup,
+    /// True if the options select the native arithmetic.
+    wants_native: bool,
 }
 
 impl<'a> LoadPlan<'a> {
@@ -101,6 +103,7 @@ impl<'a> LoadPlan<'a> {
         let mut setup = Setup {
             device,
             threads: options.threads,
+            arithmetic: choice.of_cpu(),
             tier: None,
             ranks,
             patience: seconds("tensor_parallel_timeout", options.tensor_parallel_timeout)?
@@ -141,6 +144,7 @@ impl<'a> LoadPlan<'a> {
             drafting,
             checkpoint,
             setup,
+            wants_native: options.arithmetic == Some(Arithmetic::Native),
         })
     }
 
@@ -163,7 +167,30 @@ impl<'a> LoadPlan<'a> {
             };
             (model, digests)
         });
+        self.tell_of_native();
         Ok((model?, digests?))
+    }
+
+    /// Logs what the native arithmetic would bring, or that the CPU has none.
+    fn tell_of_native(&self) {
+        let Setup { device, format, arithmetic, .. } = &self.setup;
+        let in_bf16 = self.checkpoint.tensors().iter().any(|tensor| tensor.dtype == Dtype::BF16);
+        if !matches!(device, Backend::Cpu) || format.is_some() || !in_bf16 {
+            return;
+        }
+        match (NativeSpeed::measure(), arithmetic) {
+            (Ok(None), _) if self.wants_native => tracing::warn!(
+                "the option arithmetic is native, but this CPU has no products in bf16 \
+                 (AVX-512-BF16): it computes as with portable"
+            ),
+            (Ok(Some(speed)), Arithmetic::Portable) => tracing::info!(
+                tier = %speed.tier,
+                times = (speed.ratio * 10.0).round() / 10.0,
+                "with arithmetic = \"native\", products of prompts would be faster; replies would be \
+                 other ones than those of other kinds of processors"
+            ),
+            _ => {}
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Backend that a model runs on.
 
-use super::gpu::{Arithmetic, GpuDevices};
+use super::arithmetic::Arithmetic;
+use super::gpu::GpuDevices;
 use crate::error::LoadError;
 use nsbridge_kernels::Format;
 
@@ -52,10 +53,10 @@ impl Backend {
                 None => "the GPUs cannot read each other's memory".to_owned(),
             },
         };
-        if is_emulated || arithmetic == Arithmetic::Exact {
+        if is_emulated || arithmetic == Arithmetic::Portable {
             let exact = match arithmetic {
-                Arithmetic::Exact => " and the option arithmetic is exact",
-                Arithmetic::Bf16 => "",
+                Arithmetic::Portable => " and the option arithmetic is portable",
+                Arithmetic::Native => "",
             };
             return Err(LoadError::Worker(format!(
                 "{OPTION} is {name}{exact}, but {why}; change the options, or the model's format \
@@ -97,7 +98,7 @@ impl Backend {
     pub(crate) fn is_exact(&self) -> bool {
         match self {
             Self::Cpu => true,
-            Self::Gpu(on) => on.arithmetic() == Arithmetic::Exact,
+            Self::Gpu(on) => on.arithmetic() == Arithmetic::Portable,
             Self::Candle(_) => false,
         }
     }
@@ -158,7 +159,7 @@ mod tests {
         use super::{Arithmetic, Backend};
         use nsbridge_kernels::Format;
 
-        let exact = |formats: &[Format]| Backend::named("emulator", 1, Arithmetic::Exact, formats);
+        let exact = |formats: &[Format]| Backend::named("emulator", 1, Arithmetic::Portable, formats);
         assert!(exact(&[Format::Q8_0, Format::Q6K]).is_ok());
         let why = exact(&[Format::Q8_0, Format::Q5K]).unwrap_err().to_string();
         assert!(why.contains("arithmetic is exact, but there are no kernels for Q5_K"), "{why}");

@@ -22,7 +22,7 @@ use nsbridge_kernels::collectives::{RankHandle, RankLost};
 
 use self::buffers::{Buffers, Ends, Sums, Widths};
 pub(crate) use self::devices::GpuRoom;
-pub use self::devices::{Arithmetic, GpuDevices};
+pub use self::devices::GpuDevices;
 use self::graphs::{Graphs, Launches};
 use self::load::{GpuLayer, GpuMatrix, GpuPack, GpuPartial, failed, in_parallel};
 use self::plan::{GpuPlan, Places};

@@ -1,5 +1,7 @@
 //! Loads a checkpoint's tensors into the matrices of the network.
 
+use super::Setup;
+use super::arithmetic::Arithmetic;
 use super::part::{Layer, Packed, Part, Partial, Tokens};
 use nsbridge_kernels::ThreadPool;
 use nsbridge_kernels::matrix::{Matrix, Source, segments};
@@ -81,14 +83,16 @@ impl Packing {
 
 /// Packer of the CPU's matrices, on all threads.
 pub(super) struct CpuPack {
+    arithmetic: Arithmetic,
     tier: Tier,
     pool: ThreadPool,
 }
 
 impl CpuPack {
-    /// Uses the given number of threads of all ranks, or one for each core.
-    pub(super) fn new(threads: Option<usize>, ranks: usize, tier: Tier) -> Self {
-        Self { tier, pool: ThreadPool::new(threads.unwrap_or_else(cores) / ranks) }
+    /// Uses the number of threads of all ranks in `setup`, or one for each core.
+    pub(super) fn new(setup: &Setup, ranks: usize, tier: Tier) -> Self {
+        let threads = setup.threads.unwrap_or_else(cores) / ranks;
+        Self { arithmetic: setup.arithmetic, tier, pool: ThreadPool::new(threads) }
     }
 }
 
@@ -106,6 +110,9 @@ impl Pack for CpuPack {
     ) -> Result<Matrix, LoadError> {
         let Packing { format, rows, columns, .. } = shape;
         let mut matrix = Matrix::zeroed(format, rows, columns, shape.segments())?;
+        if self.arithmetic == Arithmetic::Native {
+            matrix = matrix.in_bf16();
+        }
         matrix.pack((&mut self.pool, self.tier), sources, place)?;
         if let Some(bias) = bias {
             matrix.set_bias((0..matrix.padded()).map(bias).collect());

@@ -76,7 +76,7 @@ impl Shard {
         (part, comm): (Part, Box<dyn Communicator>),
     ) -> Result<Self, LoadError> {
         let tier = setup.tier.unwrap_or_else(Tier::best);
-        let pack = CpuPack::new(setup.threads, part.of, tier);
+        let pack = CpuPack::new(setup, part.of, tier);
         let mut loader = Loader::new(config, weights, part, setup.format, pack);
         let embedding = loader.embedding()?;
         let output = loader.output()?;
@@ -103,10 +103,13 @@ impl Shard {
         })
     }
 
-    /// Returns the formats, which determine the bits besides the model files.
+    /// Returns the formats and the arithmetic, which determine the bits besides the model files.
     pub(super) fn formats(&self) -> String {
         let layers: Vec<_> = self.layers.iter().map(Layer::formats).collect();
         let kv = self.kv.values.format();
-        format!("{:?} {} kv {kv:?}", self.embedding.format(), layers.join(" "))
+        let own = [&self.embedding].into_iter().chain(&self.output);
+        let mut matrices = own.chain(self.layers.iter().flat_map(Layer::matrices));
+        let products = if matrices.any(Matrix::is_in_bf16) { " products in bf16" } else { "" };
+        format!("{:?} {} kv {kv:?}{products}", self.embedding.format(), layers.join(" "))
     }
 }

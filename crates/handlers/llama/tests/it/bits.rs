@@ -93,6 +93,13 @@ fn formats() -> impl Strategy<Value = Format> {
     prop::sample::select([&CONVERTED[..], STORED].concat())
 }
 
+/// What determines the bits of a model besides its files.
+type Formats = (Format, KvFormat, Arithmetic);
+
+fn arithmetics() -> impl Strategy<Value = Arithmetic> {
+    prop::sample::select(vec![Arithmetic::Portable, Arithmetic::Native])
+}
+
 type Bits = Vec<u32>;
 
 fn bits(logits: &[f32]) -> Bits {
@@ -107,7 +114,7 @@ const MAX_TOKENS: usize = 600;
 
 /// Returns the logits of a prompt's tokens run alone, one by one, on one thread of the portable
 /// tier.
-fn alone(seed: u32, which: Which, formats: (Format, KvFormat)) -> Vec<Bits> {
+fn alone(seed: u32, which: Which, formats: Formats) -> Vec<Bits> {
     type Known = HashMap<(u32, Which, String), Vec<Bits>>;
     static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap();
@@ -122,17 +129,17 @@ fn alone(seed: u32, which: Which, formats: (Format, KvFormat)) -> Vec<Bits> {
 
 fn open(
     which: Which,
-    (format, kv): (Format, KvFormat),
+    (format, kv, arithmetic): Formats,
     tier: Tier,
     (ranks, threads): (usize, usize),
 ) -> Model {
-    open_on(Backend::Cpu, which, (format, kv), tier, (ranks, threads))
+    open_on(Backend::Cpu, which, (format, kv, arithmetic), tier, (ranks, threads))
 }
 
 fn open_on(
     device: Backend,
     which: Which,
-    (format, kv): (Format, KvFormat),
+    (format, kv, arithmetic): Formats,
     tier: Tier,
     (ranks, threads): (usize, usize),
 ) -> Model {
@@ -140,6 +147,7 @@ fn open_on(
         device,
         ranks,
         threads: Some(threads),
+        arithmetic,
         tier: Some(tier),
         format: CONVERTED.contains(&format).then_some(format),
         kv,
@@ -181,7 +189,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn check(model: &mut Model, which: Which, formats: (Format, KvFormat), steps: &[[Event; 3]]) {
+fn check(model: &mut Model, which: Which, formats: Formats, steps: &[[Event; 3]]) {
     let new = |seed| Running {
         seed,
         tokens: prompt(seed, MAX_TOKENS),
@@ -246,10 +254,11 @@ proptest! {
         format in formats(),
         kv in prop::sample::select(vec![KvFormat::F32, KvFormat::Bf16]),
         tier in prop::sample::select(Tier::available().collect::<Vec<_>>()),
+        arithmetic in arithmetics(),
         threads in 1..4usize,
         steps in prop::collection::vec([event(), event(), event()], 1..14),
     ) {
-        let formats = (format, kv);
+        let formats = (format, kv, arithmetic);
         let mut model = open(Which::Usual, formats, tier, (1, threads));
         check(&mut model, Which::Usual, formats, &steps);
     }
@@ -259,10 +268,11 @@ proptest! {
         format in formats(),
         kv in prop::sample::select(vec![KvFormat::F32, KvFormat::Bf16]),
         ranks in prop::sample::select(vec![2usize, 4, 8]),
+        arithmetic in arithmetics(),
         threads in 1..3usize,
         steps in prop::collection::vec([event(), event(), event()], 1..14),
     ) {
-        let formats = (format, kv);
+        let formats = (format, kv, arithmetic);
         let mut model = open(Which::Wide, formats, Tier::best(), (ranks, ranks * threads));
         check(&mut model, Which::Wide, formats, &steps);
     }
@@ -279,8 +289,9 @@ proptest! {
         order in 0..20u32,
         steps in prop::collection::vec([event(), event(), event()], 1..10),
     ) {
-        let (formats, which) = ((format, kv), if ranks == 1 { Which::Usual } else { Which::Wide });
-        let device = emulators(ranks, order, Arithmetic::Exact);
+        let formats = (format, kv, Arithmetic::Portable);
+        let which = if ranks == 1 { Which::Usual } else { Which::Wide };
+        let device = emulators(ranks, order, Arithmetic::Portable);
         let mut model = open_on(device, which, formats, Tier::best(), (ranks, ranks));
         check(&mut model, which, formats, &steps);
     }
@@ -290,8 +301,9 @@ proptest! {
 #[test]
 fn the_bits_are_those_of_this_version_of_the_arithmetic() {
     for (formats, expected) in [
-        ((Format::F32, KvFormat::F32), 0xcb01_a212_6074_f86e_u64),
-        ((Format::Q8_0, KvFormat::Bf16), 0xc647_f2a2_bccf_1080),
+        ((Format::F32, KvFormat::F32, Arithmetic::Portable), 0xcb01_a212_6074_f86e_u64),
+        ((Format::Q8_0, KvFormat::Bf16, Arithmetic::Portable), 0xc647_f2a2_bccf_1080),
+        ((Format::Bf16, KvFormat::F32, Arithmetic::Native), 0x5fc9_57b2_5bf6_de8a),
     ] {
         let all = alone(1, Which::Usual, formats);
         let mixed = all.iter().flatten().fold(0u64, |mixed, bits| {

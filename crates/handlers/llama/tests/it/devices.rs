@@ -21,7 +21,7 @@ fn devices() -> Vec<(Setup, f64)> {
     let mut all = vec![(on(CandleDevices::one(Device::Cpu)), 1e-5)];
     if cfg!(feature = "cuda") {
         let Backend::Candle(gpu) =
-            Backend::named("cuda:0", 1, Arithmetic::Bf16, &[Format::Q4_0]).unwrap()
+            Backend::named("cuda:0", 1, Arithmetic::Native, &[Format::Q4_0]).unwrap()
         else {
             panic!("a CPU")
         };

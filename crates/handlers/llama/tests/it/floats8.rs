@@ -189,13 +189,13 @@ fn a_gpu_multiplies_floats_of_eight_bits_as_they_are_where_it_can() {
                 network::open(small.path(), &Setup { ranks, device, ..Setup::default() });
             (logits(&mut model, &tokens(), 8), model.arithmetic().to_owned())
         };
-        let (exact, _) = on_gpu(1, Arithmetic::Exact);
+        let (exact, _) = on_gpu(1, Arithmetic::Portable);
         assert_eq!(exact, right, "{quantization} {dtype:?}");
-        let (one, names) = on_gpu(1, Arithmetic::Bf16);
+        let (one, names) = on_gpu(1, Arithmetic::Native);
         assert!(names.contains(&format!("{kept} ")), "{quantization} {dtype:?}: {names}");
         let apart = network::distance(right.iter().flatten(), one.iter().flatten());
         assert!(apart > 1e-5 && apart < 2e-2, "{quantization} {dtype:?}: {apart}");
-        let (two, _) = on_gpu(2, Arithmetic::Bf16);
+        let (two, _) = on_gpu(2, Arithmetic::Native);
         assert_eq!(one, two, "{quantization} {dtype:?}");
     }
 }
@@ -212,7 +212,7 @@ fn a_matrix_of_eight_bits_beside_one_of_bf16_is_bf16_on_a_gpu() {
     }
     let mixed = write(&config, &mixed);
     let right = run(mixed.path(), 1);
-    let device = emulators(1, 0, Arithmetic::Bf16);
+    let device = emulators(1, 0, Arithmetic::Native);
     let mut model = network::open(mixed.path(), &Setup { device, ..Setup::default() });
     let found = logits(&mut model, &tokens(), 8);
     let apart = network::distance(right.iter().flatten(), found.iter().flatten());
@@ -274,7 +274,7 @@ fn floats_without_a_scale_or_without_a_number_are_named() {
         .iter_mut()
         .filter(|tensor| tensor.0 == name)
         .for_each(|tensor| tensor.3[3 * 512] = 0xff);
-    let device = emulators(1, 0, Arithmetic::Bf16);
+    let device = emulators(1, 0, Arithmetic::Native);
     let why = refused_as(&wide, &changed, &Setup { device, ..Setup::default() });
     assert!(why.contains(&format!("row 3 of {name} is a weight that is no number")), "{why}");
 

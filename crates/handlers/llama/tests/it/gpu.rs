@@ -44,7 +44,7 @@ fn every_family_has_the_bits_of_the_cpu_on_any_number_of_ranks() {
             let setup = Setup { format, ..cpu() };
             let right = logits(&mut network::open(dir.path(), &setup));
             for ranks in [1, several] {
-                let device = emulators(ranks, ranks as u32 - 1, Arithmetic::Exact);
+                let device = emulators(ranks, ranks as u32 - 1, Arithmetic::Portable);
                 let setup = Setup { ranks, device, ..setup.clone() };
                 let found = logits(&mut network::open(dir.path(), &setup));
                 assert_bits(&right, &found, &format!("{family} {more} {format:?} {ranks} ranks"));
@@ -62,7 +62,7 @@ fn blocks_of_a_gguf_file_have_the_bits_of_the_cpu() {
         let dir = quantized(drawn(&shape("Llama", more)).path(), mix);
         for kv in [KvFormat::F32, KvFormat::Bf16] {
             let right = logits(&mut network::open(dir.path(), &Setup { kv, ..cpu() }));
-            let device = emulators(1, 5, Arithmetic::Exact);
+            let device = emulators(1, 5, Arithmetic::Portable);
             let found = logits(&mut network::open(dir.path(), &Setup { kv, device, ..cpu() }));
             assert_bits(&right, &found, &format!("{mix} {more} {kv:?}"));
         }
@@ -77,7 +77,7 @@ fn bf16_on_tensor_cores_is_near_the_logits_of_the_cpu_on_any_number_of_ranks() {
         let right = logits(&mut network::open(dir.path(), &Setup { format, ..cpu() }));
         let mut first = None;
         for ranks in [1, 2, 4] {
-            let device = emulators(ranks, 0, Arithmetic::Bf16);
+            let device = emulators(ranks, 0, Arithmetic::Native);
             let setup = Setup { ranks, device, format, ..cpu() };
             let found = logits(&mut network::open(dir.path(), &setup));
             let distance = distance(&right, &found);
@@ -111,14 +111,14 @@ fn the_bundled_pair_has_the_bits_of_the_cpu() {
             let setup = Setup { format, ..cpu() };
             let right = logits_of_prompt(&mut network::open(&dir, &setup));
             for ranks in [1, 2] {
-                let device = emulators(ranks, 0, Arithmetic::Exact);
+                let device = emulators(ranks, 0, Arithmetic::Portable);
                 let on_gpu = Setup { device, ranks, ..setup.clone() };
                 let found = logits_of_prompt(&mut network::open(&dir, &on_gpu));
                 assert_bits(&right, &found, &format!("{name} {format:?} {ranks} ranks"));
             }
         }
         let right = logits_of_prompt(&mut network::open(&dir, &cpu()));
-        let device = emulators(1, 0, Arithmetic::Bf16);
+        let device = emulators(1, 0, Arithmetic::Native);
         let found = logits_of_prompt(&mut network::open(&dir, &Setup { device, ..cpu() }));
         let distance = distance(&right, &found);
         assert!(distance > 1e-5 && distance < 2e-2, "{name}: {distance}");
@@ -130,7 +130,7 @@ fn a_layer_takes_no_more_than_twelve_launches() {
     let launches = |layers: usize| {
         let dir = drawn(&shape("Llama", &json!({ "num_hidden_layers": layers })));
         let emulator = Arc::new(Emulator::new());
-        let devices = GpuDevices::new(vec![emulator.clone()], Arithmetic::Exact).unwrap();
+        let devices = GpuDevices::new(vec![emulator.clone()], Arithmetic::Portable).unwrap();
         let setup = Setup { device: Backend::Gpu(devices), format: Some(Format::Q8_0), ..cpu() };
         let mut model = network::open(dir.path(), &setup);
         let before = emulator.launches();
@@ -155,7 +155,7 @@ fn recorded_launches_use_the_buffers_of_their_step() {
         all
     };
     let setup = Setup { blocks: 16, ..Setup::default() };
-    let device = emulators(1, 0, Arithmetic::Exact);
+    let device = emulators(1, 0, Arithmetic::Portable);
     assert_bits(&of(&setup), &of(&Setup { device, ..setup.clone() }), "steps of all sizes");
 }
 
@@ -166,7 +166,7 @@ fn a_rank_that_fails_or_does_not_come_ends_the_model() {
     for broken in [0, 1] {
         let emulators = [Arc::new(Emulator::new()), Arc::new(Emulator::new())];
         let devices = emulators.iter().map(|emulator| emulator.clone() as Arc<dyn Device>);
-        let device = GpuDevices::new(devices.collect(), Arithmetic::Exact).unwrap();
+        let device = GpuDevices::new(devices.collect(), Arithmetic::Portable).unwrap();
         let setup = Setup { device: Backend::Gpu(device), ranks: 2, patience, ..cpu() };
         let mut model = network::open(dir.path(), &setup);
         network::logits(&mut model, &[1, 2, 3], 3);
@@ -197,7 +197,7 @@ mod workers {
     use crate::tiny::Tiny;
 
     fn on(device: &str) -> Options {
-        let arithmetic = (device == "emulator").then_some(Arithmetic::Exact);
+        let arithmetic = (device == "emulator").then_some(Arithmetic::Portable);
         Options { device: Some(device.to_owned()), arithmetic, ..Options::default() }
     }
 

@@ -4,24 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use nsbridge_gpu::device::Device;
-use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
+use crate::network::arithmetic::Arithmetic;
 use nsbridge_kernels::Format;
-
-/// Arithmetic of a model on GPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Arithmetic {
-    /// Matrices in bf16 multiply activations in bf16 on tensor cores. The bits are those of a kind of
-    /// GPU, the same for any batch. Matrices in other formats are computed as with
-    /// [`Exact`](Self::Exact).
-    #[default]
-    Bf16,
-    /// The bits of the CPU, on any GPU and any number of ranks.
-    Exact,
-}
 
 /// GPUs on which a model's ranks compute with this engine's kernels.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use nsbridge_gpu::matrix::{Layout, Matrix, Shape, TILE};
 use nsbridge_gpu::rows::Form;
 use nsbridge_kernels::matrix::{SEGMENTS, Source};
 
-use super::devices::Arithmetic;
 use crate::error::LoadError;
+use crate::network::arithmetic::Arithmetic;
 use crate::network::load::{Pack, Packing};
 use crate::network::part::{Layer, Packed};
 use crate::weights::Floats8;
@@ -91,7 +91,7 @@ impl Pack for GpuPack {
         let segments = segments_of(unit, all_columns).filter(|all| all.is_multiple_of(ranks));
         let groups = sources.iter().map(|source| source.groups(columns, unit));
         let groups: Option<Vec<_>> = groups.collect();
-        let (Arithmetic::Bf16, Some(segments), Some(groups)) = (self.arithmetic, segments, groups)
+        let (Arithmetic::Native, Some(segments), Some(groups)) = (self.arithmetic, segments, groups)
         else {
             return Ok(None);
         };
@@ -109,8 +109,8 @@ impl Pack for GpuPack {
 
     fn of_floats8(&self) -> Format {
         match self.arithmetic {
-            Arithmetic::Bf16 => Format::Bf16,
-            Arithmetic::Exact => Format::F32,
+            Arithmetic::Native => Format::Bf16,
+            Arithmetic::Portable => Format::F32,
         }
     }
 }
@@ -155,8 +155,8 @@ impl GpuPack {
             (Format::Q6K, _) => Layout::Q6K,
             (Format::F32, _) => Layout::F32,
             (Format::F16, _) => Layout::F16,
-            (Format::Bf16, Arithmetic::Exact) => Layout::Bf16,
-            (Format::Bf16, Arithmetic::Bf16) => {
+            (Format::Bf16, Arithmetic::Portable) => Layout::Bf16,
+            (Format::Bf16, Arithmetic::Native) => {
                 let segments = segments_of(Layout::Brains.unit(), all_columns);
                 return match segments.filter(|segments| segments.is_multiple_of(ranks)) {
                     Some(segments) => Ok((Layout::Brains, segments / ranks)),
