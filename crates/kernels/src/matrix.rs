@@ -20,9 +20,7 @@ use crate::error::Error;
 use crate::format::Format;
 use crate::q8::TILE_BLOCK;
 use crate::rowwise::BLOCK;
-use crate::simd::{LANES, Lanes};
-#[cfg(doc)]
-use crate::simd::Tier;
+use crate::simd::{LANES, Lanes, Tier};
 
 pub use self::gguf_blocks::KQuantBlock;
 pub use self::matmul::{Activations, Epilogue, Output, QuantizationBuffers};
@@ -108,6 +106,24 @@ impl Matrix {
         let interleave = TileInterleave::new(padded / LANES, columns, columns / segments, unit);
         let data = Data::zeroed(format, padded, columns)?;
         Ok(Self { rows, columns, segments, format, interleave, in_bf16: false, data, bias: None })
+    }
+
+    /// Lays a matrix that is not packed yet out for a tier. This does not change the products, but other
+    /// tiers are slower.
+    ///
+    /// With the 32 registers of AVX-512, the sums of several interleaved tiles stay in registers, so
+    /// that weights without blocks alternate column by column.
+    #[must_use]
+    pub fn for_tier(mut self, tier: Tier) -> Self {
+        let columns = match self.format {
+            Format::Bf16 => 2,
+            Format::F32 | Format::F16 => 1,
+            _ => return self,
+        };
+        if tier >= Tier::Avx512 {
+            self.interleave = self.interleave.by_unit(columns);
+        }
+        self
     }
 
     /// Selects products in bf16 for a matrix in bf16 that is not packed yet: activations are rounded

@@ -1,5 +1,7 @@
 //! Rows of activations in blocks, as the products of tiles read them.
 
+use std::ops::Range;
+
 use super::matmul::Activations;
 use crate::kquants;
 use crate::q8::{self, TILE_BLOCK};
@@ -164,6 +166,19 @@ pub(super) fn rows_of<T, const M: usize>(
         rows[m] = &x[(row + m) * stride..][..length];
     }
     rows
+}
+
+/// Returns a range of elements of each of `M` rows.
+#[inline(always)]
+pub(super) fn parts_of<'a, T, const M: usize>(
+    rows: &[&'a [T]; M],
+    range: &Range<usize>,
+) -> [&'a [T]; M] {
+    let mut parts: [&[T]; M] = [&[]; M];
+    for m in 0..M {
+        parts[m] = &rows[m][range.start..range.end];
+    }
+    parts
 }
 
 /// Returns one stretch of `len` elements of each of `M` rows. The known length removes bounds

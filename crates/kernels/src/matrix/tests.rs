@@ -32,9 +32,13 @@ fn draw(count: usize, seed: u64) -> Vec<f32> {
 }
 
 fn packed(format: Format, weights: &[f32], rows: usize) -> Matrix {
+    packed_for(Tier::Portable, format, weights, rows)
+}
+
+fn packed_for(tier: Tier, format: Format, weights: &[f32], rows: usize) -> Matrix {
     let columns = weights.len() / rows;
     let matrix = Matrix::zeroed(format, rows, columns, segments(format, columns)).unwrap();
-    filled(matrix, weights)
+    filled(matrix.for_tier(tier), weights)
 }
 
 fn filled(mut matrix: Matrix, weights: &[f32]) -> Matrix {
@@ -159,11 +163,13 @@ proptest! {
     #[test]
     fn every_tier_and_number_of_rows_gives_the_bits_of_the_definition(
         format in prop::sample::select(vec![Format::F32, Format::Bf16, Format::F16, Format::Q8_0]),
-        rows in 1..40usize, blocks in 1..9usize, activations in 1..80usize, odd in 0..3usize,
+        layout in prop::sample::select(vec![Tier::Portable, Tier::Avx512]),
+        rows in 1..90usize, blocks in 1..9usize, activations in 1..80usize, odd in 0..3usize,
         seed: u64,
     ) {
         let columns = if format == Format::Q8_0 { blocks * BLOCK } else { blocks * 16 + odd };
-        let matrix = packed(format, &draw(rows * columns, seed), rows);
+        let weights = draw(rows * columns, seed);
+        let matrix = packed_for(layout, format, &weights, rows);
         let x = draw(activations * columns, !seed);
         let right: Vec<f32> = (0..activations)
             .flat_map(|m| (0..rows).map(move |row| (m, row)))

@@ -1,11 +1,12 @@
 //! Products of one stretch of a tile, by format.
 
 use std::ops::Range;
+use std::slice::ChunksExact;
 
-use super::activations::{Quantized, Rows, WideRows, parts};
+use super::activations::{Quantized, Rows, WideRows, parts, parts_of};
 use super::tile_interleave::TILES;
 use crate::prefetch::{distance, prefetch_ahead};
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd, Tier};
 use crate::{blocks32, kquants};
 
 /// Products of interleaved tiles with `M` rows.
@@ -23,10 +24,21 @@ pub(super) trait Products<const M: usize> {
         turns: Range<usize>,
         sums: &mut [[I::Vector; M]; TILES],
     ) {
-        for stretch in stretches {
-            for (turn, sums) in turns.clone().zip(&mut *sums) {
-                self.add(simd, stretch, turn, sums);
-            }
+        one_after_the_other(self, simd, stretches, turns, sums);
+    }
+}
+
+#[inline(always)]
+fn one_after_the_other<I: Simd, const M: usize>(
+    products: &(impl Products<M> + ?Sized),
+    simd: I,
+    stretches: Range<usize>,
+    turns: Range<usize>,
+    sums: &mut [[I::Vector; M]; TILES],
+) {
+    for stretch in stretches {
+        for (turn, sums) in turns.clone().zip(&mut *sums) {
+            products.add(simd, stretch, turn, sums);
         }
     }
 }
@@ -52,6 +64,15 @@ impl<'a, T> Tiles<'a, T> {
     ) -> Self {
         let weights = &weights[beside.start * whole..beside.end * whole];
         Self { weights, beside: beside.len(), length }
+    }
+
+    /// Returns the elements of all tiles of the group, stretch by stretch, where a stretch is an element
+    /// of sixteen rows.
+    #[inline(always)]
+    fn groups(&self, stretches: Range<usize>) -> ChunksExact<'a, [T; LANES]> {
+        let weights = self.weights.as_chunks::<LANES>().0;
+        weights[stretches.start * self.beside..stretches.end * self.beside]
+            .chunks_exact(self.beside)
     }
 
     #[inline(always)]
@@ -107,7 +128,61 @@ impl<'a, W, const C: usize, const M: usize> Columns<'a, W, C, M> {
     }
 }
 
+impl<W: Weights<C>, const C: usize, const M: usize> Columns<'_, W, C, M> {
+    /// Adds the products of `T` tiles from `turn` on, whose stretches are as short as an element.
+    #[inline(always)]
+    fn of_tiles<I: Simd, const T: usize>(
+        &self,
+        simd: I,
+        stretches: Range<usize>,
+        turn: usize,
+        sums: &mut [[I::Vector; M]; TILES],
+    ) {
+        let x = parts_of(&self.x, &stretches);
+        // A local copy keeps the sums in registers.
+        let mut own = [[simd.splat(0.0); M]; T];
+        own.copy_from_slice(&sums[..T]);
+        let distance = distance();
+        for (k, weights) in self.weights.groups(stretches).enumerate() {
+            let weights = &weights[turn..turn + T];
+            let mut vectors = [[simd.splat(0.0); C]; T];
+            for t in 0..T {
+                prefetch_ahead(&raw const weights[t], distance);
+                vectors[t] = W::vectors(simd, &weights[t]);
+            }
+            for c in 0..C {
+                for m in 0..M {
+                    let x = simd.splat(x[m][k][c]);
+                    for t in 0..T {
+                        own[t][m] = simd.fused(vectors[t][c], x, own[t][m]);
+                    }
+                }
+            }
+        }
+        sums[..T].copy_from_slice(&own);
+    }
+}
+
 impl<W: Weights<C>, const C: usize, const M: usize> Products<M> for Columns<'_, W, C, M> {
+    #[inline(always)]
+    fn add_all<I: Simd>(
+        &self,
+        simd: I,
+        stretches: Range<usize>,
+        turns: Range<usize>,
+        sums: &mut [[I::Vector; M]; TILES],
+    ) {
+        if I::TIER < Tier::Avx512 || self.weights.length != LANES {
+            return one_after_the_other(self, simd, stretches, turns, sums);
+        }
+        match turns.len() {
+            1 => self.of_tiles::<I, 1>(simd, stretches, turns.start, sums),
+            2 => self.of_tiles::<I, 2>(simd, stretches, turns.start, sums),
+            3 => self.of_tiles::<I, 3>(simd, stretches, turns.start, sums),
+            _ => self.of_tiles::<I, TILES>(simd, stretches, turns.start, sums),
+        }
+    }
+
     #[inline(always)]
     fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
         let weights = self.weights.stretch(stretch, turn).as_chunks::<LANES>().0;
@@ -146,9 +221,7 @@ impl<const M: usize> PairProducts<'_, M> {
         turn: usize,
         sums: &mut [[I::Vector; M]; TILES],
     ) {
-        let beside = self.weights.beside;
-        let weights = self.weights.weights.as_chunks::<LANES>().0;
-        let weights = weights[stretches.start * beside..stretches.end * beside].chunks_exact(beside);
+        let weights = self.weights.groups(stretches.clone());
         // A local copy keeps the sums in registers.
         let mut own = [[simd.splat(0.0); M]; T];
         own.copy_from_slice(&sums[..T]);

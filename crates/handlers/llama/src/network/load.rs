@@ -109,7 +109,8 @@ impl Pack for CpuPack {
         bias: Option<&dyn Fn(usize) -> f32>,
     ) -> Result<Matrix, LoadError> {
         let Packing { format, rows, columns, .. } = shape;
-        let mut matrix = Matrix::zeroed(format, rows, columns, shape.segments())?;
+        let matrix = Matrix::zeroed(format, rows, columns, shape.segments())?;
+        let mut matrix = matrix.for_tier(self.tier);
         if self.arithmetic == Arithmetic::Native {
             matrix = matrix.in_bf16();
         }

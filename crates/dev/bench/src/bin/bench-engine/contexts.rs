@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use nsbridge_bench::report::Row;
-use nsbridge_llama::Mix;
+use nsbridge_llama::{Arithmetic, Mix};
 
 use crate::engine::{Engine, LENGTHS, Question};
 use crate::kept::Kept;
@@ -20,7 +20,7 @@ const ROUNDS: usize = 2;
 pub(crate) fn measure(before: Option<&Path>) -> Result<Vec<Row>> {
     let folder = Path::new("target/bench/models");
     let kept = Kept::of(&random(folder, shape::LONG_SHAPE)?, Mix::Q8_0, folder)?;
-    let mut ours = Engine::ours(&kept.dir, THREADS, 1)?;
+    let mut ours = Engine::ours(&kept.dir, THREADS, 1, Arithmetic::Portable)?;
     let mut peer = match before {
         Some(binary) => Engine::before(binary, &kept.dir, THREADS)?,
         None => llama_cpp(&kept)?,

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use nsbridge_llama::Arithmetic;
 use serde::{Deserialize, Serialize};
 
 /// Question to an engine; the answer is a list of numbers.
@@ -53,9 +54,15 @@ struct Process {
 
 impl Engine {
     /// Starts our engine with `threads` threads and `ranks` ranks.
-    pub(crate) fn ours(model: &Path, threads: usize, ranks: usize) -> Result<Self> {
+    pub(crate) fn ours(
+        model: &Path,
+        threads: usize,
+        ranks: usize,
+        arithmetic: Arithmetic,
+    ) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve").arg(model).args([threads.to_string(), ranks.to_string()]);
+        command.args((arithmetic == Arithmetic::Native).then_some("native"));
         let process = Ok(Process::start(command).context("starting our engine")?);
         Ok(Self { about: "ours".into(), suffix: "", process })
     }

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use nsbridge_bench::report::{Report, Row, median};
-use nsbridge_llama::{Config, Format, Mix};
+use nsbridge_llama::{Arithmetic, Config, Format, Mix, Tier};
 
 use bandwidth::Bandwidth;
 use engine::Engine;
@@ -42,6 +42,9 @@ const THREADS: usize = 2;
 const ROUNDS: usize = 6;
 const SERVED_ROUNDS: usize = 2;
 
+/// Suffix of the names of rows with the CPU's products in bf16. A CPU without them has no such rows.
+const NATIVE: &str = "_native";
+
 /// Number of turns of a comparison with another build, each with one round. Processes of one build
 /// differ more than the rounds of one process.
 const TURNS: usize = 10;
@@ -50,7 +53,12 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve", model, threads, ranks] => {
-            ours::serve(Path::new(model), threads.parse()?, ranks.parse()?)
+            let arithmetic = Arithmetic::Portable;
+            ours::serve(Path::new(model), threads.parse()?, ranks.parse()?, arithmetic)
+        }
+        ["serve", model, threads, ranks, "native"] => {
+            let arithmetic = Arithmetic::Native;
+            ours::serve(Path::new(model), threads.parse()?, ranks.parse()?, arithmetic)
         }
         [] => suite("engine", &Part::All),
         ["serving"] => suite("serving", &Part::Serving),
@@ -121,6 +129,7 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
     for (model, name, kind) in [
         (&random, "q8_0", Kind::Mix(Mix::Q8_0)),
         (&random, "bf16", Kind::Mix(Mix::Bf16)),
+        (&random, "bf16_native", Kind::Mix(Mix::Bf16)),
         (&random, "q4_k_m", Kind::Mix(Mix::Q4KM)),
         (&random, "q4_0", Kind::All(Format::Q4_0)),
         (&random, "q4_1", Kind::All(Format::Q4_1)),
@@ -134,18 +143,24 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
         (&random, "q5_k", Kind::All(Format::Q5K)),
         (&random, "q6_k", Kind::All(Format::Q6K)),
         (&large, "tale_7m", Kind::Mix(Mix::Bf16)),
+        (&large, "tale_7m_native", Kind::Mix(Mix::Bf16)),
         (&small, "tale_1m", Kind::Mix(Mix::Bf16)),
     ] {
         let (is_random, steps) = (model == &random, *part != Part::Serving);
         // Requests cost the same steps in any format, so the others do without these rows.
         let is_served = is_random && matches!(kind, Kind::Mix(_));
+        let arithmetic = match name.ends_with(NATIVE) {
+            true if !Tier::best().has_bf16_products() => continue,
+            true => Arithmetic::Native,
+            false => Arithmetic::Portable,
+        };
         match part {
             Part::Of(only) if name != *only => continue,
             Part::Serving if !is_served => continue,
             _ => {}
         }
         let bandwidth = if is_random { Some(Bandwidth::new(THREADS)?) } else { None };
-        let mut group = group(folder, model, kind)?;
+        let mut group = group(folder, model, kind, arithmetic)?;
         group.compare_logits()?;
         if steps {
             group.measure(ROUNDS, bandwidth.as_ref())?;
@@ -192,7 +207,7 @@ fn before(binary: &Path, models: &[&str]) -> Result<()> {
         }
         let dir = Kept::of(model, mix, folder)?.dir;
         let start = |turn: usize| {
-            let ours = || Engine::ours(&dir, THREADS, 1);
+            let ours = || Engine::ours(&dir, THREADS, 1, Arithmetic::Portable);
             let earlier = || Engine::before(binary, &dir, THREADS);
             if turn.is_multiple_of(2) {
                 return Ok((ours()?, vec![earlier()?]));
@@ -222,7 +237,7 @@ fn before(binary: &Path, models: &[&str]) -> Result<()> {
 }
 
 /// Starts our engine and its peers on one model.
-fn group(folder: &Path, model: &Path, kind: Kind) -> Result<Group> {
+fn group(folder: &Path, model: &Path, kind: Kind, arithmetic: Arithmetic) -> Result<Group> {
     let kept = Kept::of(model, kind, folder)?;
     let threads = THREADS.to_string();
     let mut peers = vec![llama_cpp(&kept)?];
@@ -240,7 +255,7 @@ fn group(folder: &Path, model: &Path, kind: Kind) -> Result<Group> {
         let arguments = [path(model)?, theirs, &threads, path(&exported)?];
         peers.push(Engine::peer(about, ".vs_openvino", "openvino_peer.py", &arguments));
     }
-    Ok(Group::new(Engine::ours(&kept.dir, THREADS, 1)?, peers))
+    Ok(Group::new(Engine::ours(&kept.dir, THREADS, 1, arithmetic)?, peers))
 }
 
 /// Starts llama.cpp on the same file.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use nsbridge_llama::{BlockTable, Chunk, Config, Model, Setup, Weights};
+use nsbridge_llama::{Arithmetic, BlockTable, Chunk, Config, Model, Setup, Weights};
 
 use crate::engine::{LENGTHS, Question};
 use crate::served::Served;
@@ -14,12 +14,19 @@ use crate::served::Served;
 const PROMPT: usize = 256;
 
 /// Answers each line of standard input with a line.
-pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
+pub(crate) fn serve(
+    dir: &Path,
+    threads: usize,
+    ranks: usize,
+    arithmetic: Arithmetic,
+) -> Result<()> {
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files)?;
     let weights = Weights::for_ranks(&files, ranks)?;
     // KV cache blocks for sixteen sequences of a few hundred tokens.
-    let setup = Setup { ranks, threads: Some(threads), blocks: 256, ..Setup::default() };
+    let threads_of_all = Some(threads);
+    let setup =
+        Setup { ranks, threads: threads_of_all, arithmetic, blocks: 256, ..Setup::default() };
     let mut model = Model::new(&config, config.context.min(2048), &weights, &setup)?;
     drop(weights);
     let mut served = None;
@@ -38,10 +45,10 @@ pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
             }
             Question::Logits => logits(&mut model)?.into_iter().map(f64::from).collect(),
             Question::Serve { streams, prompt, tokens } => {
-                Served::ready(&mut served, dir, threads)?.streams(streams, prompt, tokens)?
+                Served::ready(&mut served, dir, threads, arithmetic)?.streams(streams, prompt, tokens)?
             }
             Question::Prefix { tokens } => {
-                Served::ready(&mut served, dir, threads)?.prefix(tokens)?
+                Served::ready(&mut served, dir, threads, arithmetic)?.prefix(tokens)?
             }
         };
         println!("{}", serde_json::to_string(&answer)?);

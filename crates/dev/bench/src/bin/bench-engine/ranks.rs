@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use nsbridge_bench::report::Row;
-use nsbridge_llama::Mix;
+use nsbridge_llama::{Arithmetic, Mix};
 
 use crate::engine::{Engine, Question};
 use crate::kept::Kept;
@@ -16,8 +16,8 @@ pub(crate) fn measure(model: &Path, folder: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for mix in [Mix::Q8_0, Mix::Bf16, Mix::Q4KM] {
         let dir = Kept::of(model, mix, folder)?.dir;
-        let mut one = Engine::ours(&dir, THREADS, 1)?;
-        let mut two = Engine::ours(&dir, THREADS, 2)?;
+        let mut one = Engine::ours(&dir, THREADS, 1, Arithmetic::Portable)?;
+        let mut two = Engine::ours(&dir, THREADS, 2, Arithmetic::Portable)?;
         let logits = |engine: &mut Engine| engine.ask(Question::Logits)?.context("ours has logits");
         ensure!(logits(&mut one)? == logits(&mut two)?, "two ranks have other logits than one");
         one.about = "this engine, one rank with two threads, equal bits".into();

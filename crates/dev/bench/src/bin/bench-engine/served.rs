@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use nsbridge_handler::{AsyncHandler, Model, Models};
-use nsbridge_llama::{Llama, Options};
+use nsbridge_llama::{Arithmetic, Llama, Options};
 use serde_json::{Value, json};
 
 use crate::timed::timed;
@@ -27,11 +27,13 @@ impl Served {
         served: &'a mut Option<Self>,
         dir: &Path,
         threads: usize,
+        arithmetic: Arithmetic,
     ) -> Result<&'a mut Self> {
         if served.is_none() {
             spell(dir)?;
             let options = Options {
                 threads: Some(threads),
+                arithmetic: Some(arithmetic),
                 max_rolling_batch_size: Some(PLACES),
                 n_positions: Some(CONTEXT),
                 kv_cache_mb: Some(800),
