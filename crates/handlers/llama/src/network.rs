@@ -34,8 +34,8 @@ use nsbridge_kernels::{Format, Tier};
 
 pub use self::arithmetic::{Arithmetic, NativeSpeed};
 pub use self::backend::{Backend, CandleDevices};
-pub(crate) use self::gpu::GpuRoom;
 pub use self::gpu::GpuDevices;
+pub(crate) use self::gpu::GpuRoom;
 
 use self::plan::Step;
 use self::rank::{Rank, Rows};

@@ -30,6 +30,12 @@ pub(super) struct InPairs<'a> {
 impl Work for InPairs<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
+        if self.rows == 1 {
+            for (pair, x) in self.out.iter_mut().zip(self.x.numbers.as_chunks().0) {
+                *pair = rounded(x);
+            }
+            return;
+        }
         let width = self.out.len() / self.rows;
         // Short runs of each row are rounded side by side, then written between those of the others.
         for first in (0..width).step_by(LANES) {
@@ -38,7 +44,7 @@ impl Work for InPairs<'_> {
                 let x = &self.x.numbers[row * self.x.stride + 2 * first..][..2 * count];
                 let mut run = [0; LANES];
                 for (pair, x) in run.iter_mut().zip(x.as_chunks::<2>().0) {
-                    *pair = rounded(x[0]) >> 16 | rounded(x[1]) & 0xffff_0000;
+                    *pair = rounded(x);
                 }
                 for (at, pair) in run[..count].iter().enumerate() {
                     self.out[(first + at) * self.rows + row] = *pair;
@@ -48,12 +54,16 @@ impl Work for InPairs<'_> {
     }
 }
 
-/// Rounds to the nearest bf16, ties to even, in the upper half of the bits. NaN stays NaN.
+/// Rounds two numbers to the nearest bf16, ties to even: the first is the lower half. NaN stays NaN.
 #[inline(always)]
-fn rounded(x: f32) -> u32 {
-    let bits = x.to_bits();
-    let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    if x.is_nan() { bits | 0x0040_0000 } else { nearest }
+fn rounded([first, second]: &[f32; 2]) -> u32 {
+    #[inline(always)]
+    fn in_upper_half(x: f32) -> u32 {
+        let bits = x.to_bits();
+        let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+        if x.is_nan() { bits | 0x0040_0000 } else { nearest }
+    }
+    in_upper_half(*first) >> 16 | in_upper_half(*second) & 0xffff_0000
 }
 
 /// `M` activation rows in blocks of 32.

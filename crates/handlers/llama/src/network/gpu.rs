@@ -21,8 +21,8 @@ use nsbridge_gpu::sample::Sampler;
 use nsbridge_kernels::collectives::{RankHandle, RankLost};
 
 use self::buffers::{Buffers, Ends, Sums, Widths};
-pub(crate) use self::devices::GpuRoom;
 pub use self::devices::GpuDevices;
+pub(crate) use self::devices::GpuRoom;
 use self::graphs::{Graphs, Launches};
 use self::load::{GpuLayer, GpuMatrix, GpuPack, GpuPartial, failed, in_parallel};
 use self::plan::{GpuPlan, Places};

@@ -45,7 +45,8 @@ pub(crate) fn serve(
             }
             Question::Logits => logits(&mut model)?.into_iter().map(f64::from).collect(),
             Question::Serve { streams, prompt, tokens } => {
-                Served::ready(&mut served, dir, threads, arithmetic)?.streams(streams, prompt, tokens)?
+                Served::ready(&mut served, dir, threads, arithmetic)?
+                    .streams(streams, prompt, tokens)?
             }
             Question::Prefix { tokens } => {
                 Served::ready(&mut served, dir, threads, arithmetic)?.prefix(tokens)?

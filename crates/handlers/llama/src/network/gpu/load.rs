@@ -91,7 +91,8 @@ impl Pack for GpuPack {
         let segments = segments_of(unit, all_columns).filter(|all| all.is_multiple_of(ranks));
         let groups = sources.iter().map(|source| source.groups(columns, unit));
         let groups: Option<Vec<_>> = groups.collect();
-        let (Arithmetic::Native, Some(segments), Some(groups)) = (self.arithmetic, segments, groups)
+        let (Arithmetic::Native, Some(segments), Some(groups)) =
+            (self.arithmetic, segments, groups)
         else {
             return Ok(None);
         };
