@@ -228,8 +228,8 @@ impl<const M: usize> PairProducts<'_, M> {
         let distance = distance();
         for (weights, x) in weights.zip(&self.x[stretches]) {
             let weights = &weights[turn..turn + T];
-            for t in 0..T {
-                prefetch_ahead(&raw const weights[t], distance);
+            for weights in weights {
+                prefetch_ahead(weights, distance);
             }
             for m in 0..M {
                 for t in 0..T {
