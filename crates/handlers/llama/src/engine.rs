@@ -14,6 +14,7 @@ mod prompt_rows;
 mod request;
 mod sequence;
 mod sequence_group;
+mod step_budget;
 mod steps;
 mod waker;
 mod watchdog;
@@ -42,6 +43,7 @@ pub(crate) use self::prompt_pieces::PromptPieces;
 pub(crate) use self::prompt_rows::PromptRows;
 use self::request::{Limit, Request};
 pub(crate) use self::sequence_group::SequenceGroup;
+use self::step_budget::StepBudget;
 use self::waker::Waker;
 use self::watchdog::{Heartbeat, Watchdog};
 
@@ -60,6 +62,8 @@ pub(crate) struct Policy {
     pub(crate) caching: bool,
     /// Maximum tokens and requests of a step.
     pub(crate) limits: Limits,
+    /// Bound of the time of a step with prompts beside replies.
+    pub(crate) max_step: Duration,
 }
 
 const STOPPED: &str = "the engine's thread has stopped";
@@ -141,6 +145,7 @@ impl Engine {
             policy,
             running: Vec::new(),
             schedule: Schedule::default(),
+            budget: StepBudget::new(policy.max_step),
             speculation,
             tally: Tally::default(),
             sequences: 0,
@@ -251,6 +256,7 @@ struct EngineLoop {
     /// Requests in order of arrival.
     running: Vec<Running>,
     schedule: Schedule,
+    budget: StepBudget,
     speculation: Option<Speculation>,
     tally: Tally,
     /// Number of sequences so far; the next sequence gets it as its id.

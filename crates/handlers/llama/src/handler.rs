@@ -164,7 +164,8 @@ impl Llama {
         let decides = [model.arithmetic(), decides];
         let fingerprint = fingerprint(files, &digests, decides, &options)?;
         let caching = options.enable_prefix_caching.unwrap_or(true);
-        let policy = Policy { limit: plan.predict_timeout, caching, limits };
+        let policy =
+            Policy { limit: plan.predict_timeout, caching, limits, max_step: plan.max_step };
         let speculation = drafting.speculation(&options, limits.tokens, caching)?;
         let engine = Engine::start(model, policy, speculation).map_err(LoadError::read)?;
         let text = Arc::new(text);

@@ -89,6 +89,11 @@ pub struct Options {
     /// one makes prompts faster.
     #[serde(skip_serializing)]
     pub max_num_batched_tokens: Option<usize>,
+    /// Bound of the time of a step with running replies, in milliseconds: so long a token of a reply may
+    /// take while prompts of other requests are computed. As many prompt tokens run in such a step as
+    /// measured times allow, but at least 32. 250 if absent.
+    #[serde(skip_serializing)]
+    pub max_step_ms: Option<u64>,
     /// Size of the KV cache of all ranks together, in MiB. If absent, enough for
     /// `max_rolling_batch_size` requests with one reply each at full length, as far as the memory goes:
     /// half of what a machine has left beside the weights, or what a GPU has. With less, the

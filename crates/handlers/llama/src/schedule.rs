@@ -12,6 +12,12 @@
 //! debt, for which the tenant sits out the following steps while another tenant with a smaller debt
 //! has work. So many heavy replies slow down only their own tenant.
 //!
+//! The time of a step beside running replies is bounded, since it is the time between two tokens of
+//! theirs: [`Limits::prompts`] tokens of prompts run in it at most.
+//!
+//! A prompt that begins like another one of its tenant that is being computed waits until the common
+//! blocks are computed, and begins with them.
+//!
 //! If places or memory are short, one order decides: the first request of each tenant, then the
 //! second of each, and so on. The requests of a tenant are sorted by `priority`, then by arrival;
 //! this index is the request's row. Requests begin in that order, each when there is a place for it
@@ -62,7 +68,7 @@ pub(crate) struct Work {
 
 impl Work {
     /// Returns true if only the next token of each reply is left to run.
-    fn goes_on(self) -> bool {
+    pub(crate) fn goes_on(self) -> bool {
         self.tokens > 0 && self.tokens == self.together
     }
 
@@ -89,6 +95,10 @@ pub(crate) trait Memory {
     /// little.
     fn reserve(&mut self, index: usize, tokens: usize) -> bool;
 
+    /// Returns true if a candidate without memory would find more cached blocks once `other`, which
+    /// has memory, has run more of its prompt.
+    fn awaits_prefix(&self, index: usize, other: usize) -> bool;
+
     /// Frees all memory of a candidate, which starts again later.
     fn preempt(&mut self, index: usize);
 
@@ -102,6 +112,8 @@ pub(crate) trait Memory {
 pub(crate) struct Limits {
     /// Maximum number of tokens of all requests.
     pub(crate) tokens: usize,
+    /// Maximum number of tokens of prompts in a step with running replies.
+    pub(crate) prompts: usize,
     /// Maximum number of requests with a place.
     pub(crate) places: usize,
 }
@@ -176,7 +188,9 @@ impl Schedule {
             begun: candidates.iter().map(|candidate| candidate.begun).collect(),
             just_begun: vec![false; candidates.len()],
             refused: vec![false; candidates.len()],
+            of_prompt: vec![false; candidates.len()],
             room: limits.tokens,
+            room_of_prompts: limits.tokens,
             memory,
             preemptions: 0,
         };
@@ -213,6 +227,16 @@ impl Schedule {
                 step.give(index);
             }
         }
+        // One that was given up for another one's memory is planned again below.
+        let may_run = |index: usize| {
+            step.begun[index]
+                && step.work[index].goes_on()
+                && !sits_out[index]
+                && !step.refused[index]
+        };
+        if (0..candidates.len()).any(may_run) {
+            step.room_of_prompts = limits.prompts;
+        }
         while step.room > 0 {
             let next = step.next_to_begin(limits.places, sits_out);
             let waits = |index: &usize| {
@@ -220,7 +244,7 @@ impl Schedule {
                     && !sits_out[*index]
                     && step.counts[*index] == 0
                     && !step.refused[*index]
-                    && step.work[*index].within(step.room) > 0
+                    && step.work[*index].within(step.room_of(*index)) > 0
             };
             let turn = |index: &usize| {
                 let Tenant(tenant) = candidates[*index].tenant;
@@ -318,7 +342,11 @@ struct Step<'a, M> {
     just_begun: Vec<bool>,
     /// True for candidates that found no memory in this step.
     refused: Vec<bool>,
+    /// True for candidates that take a part of the prompts' budget.
+    of_prompt: Vec<bool>,
     room: usize,
+    /// What is left of the token budget of prompts.
+    room_of_prompts: usize,
     memory: &'a mut M,
     preemptions: u64,
 }
@@ -327,10 +355,27 @@ impl<M: Memory> Step<'_, M> {
     /// Returns the first candidate that has not begun, if it may begin.
     fn next_to_begin(&self, places: usize, sits_out: &[bool]) -> Option<usize> {
         let waits = |index: &&usize| {
-            !self.begun[**index] && self.work[**index].tokens > 0 && !sits_out[**index]
+            !self.begun[**index]
+                && self.work[**index].tokens > 0
+                && !sits_out[**index]
+                && !self.awaits_prefix(**index, sits_out)
         };
         let next = self.order.first.iter().find(waits).copied();
         next.filter(|next| self.running() < places || self.behind(*next).is_some())
+    }
+
+    /// Returns true if a candidate should begin later, with blocks that another one of its tenant is
+    /// computing. One that cannot run now is not waited for.
+    fn awaits_prefix(&self, index: usize, sits_out: &[bool]) -> bool {
+        let computes = |other: &usize| {
+            self.begun[*other]
+                && self.tenant[*other] == self.tenant[index]
+                && self.work[*other].tokens > 0
+                && !sits_out[*other]
+                && !self.refused[*other]
+        };
+        let mut others = (0..self.begun.len()).filter(computes);
+        others.any(|other| self.memory.awaits_prefix(index, other))
     }
 
     /// Returns the number of requests with a place. A request whose client does not read needs
@@ -389,10 +434,21 @@ impl<M: Memory> Step<'_, M> {
             };
             self.preempt(other);
         }
-        self.counts[index] = self.work[index].within(self.room);
-        self.spent[index] = self.work[index].cost(self.counts[index], self.room);
+        let (work, room) = (self.work[index], self.room_of(index));
+        self.counts[index] = work.within(room);
+        self.spent[index] = work.cost(self.counts[index], room);
+        self.of_prompt[index] = !work.goes_on();
         self.room -= self.spent[index];
+        if self.of_prompt[index] {
+            self.room_of_prompts -= self.spent[index];
+        }
         true
+    }
+
+    /// Returns the token budget that is left for a candidate.
+    fn room_of(&self, index: usize) -> usize {
+        let is_reply = self.work[index].goes_on();
+        if is_reply { self.room } else { self.room.min(self.room_of_prompts) }
     }
 
     /// Frees the memory of a reply of another tenant: of the request with the most running replies,
@@ -422,7 +478,11 @@ impl<M: Memory> Step<'_, M> {
     /// Takes back the tokens that were planned for a candidate.
     fn clear(&mut self, index: usize) {
         self.counts[index] = 0;
-        self.room += std::mem::take(&mut self.spent[index]);
+        let spent = std::mem::take(&mut self.spent[index]);
+        self.room += spent;
+        if self.of_prompt[index] {
+            self.room_of_prompts += spent;
+        }
     }
 
     /// Returns true if no other candidate has memory that this one could wait for.

@@ -22,6 +22,22 @@ pub(crate) fn seconds(option: &str, given: Option<f64>) -> Result<Option<Duratio
     }
 }
 
+/// Reads an option in milliseconds.
+///
+/// # Errors
+///
+/// Returns an error if the value is 0.
+pub(crate) fn milliseconds(
+    option: &str,
+    given: Option<u64>,
+) -> Result<Option<Duration>, LoadError> {
+    if given == Some(0) {
+        let supported = "a number of milliseconds above 0";
+        return Err(LoadError::unsupported(format!("the option {option}"), "0", supported));
+    }
+    Ok(given.map(Duration::from_millis))
+}
+
 /// Loads a model within a time limit.
 ///
 /// A load that takes longer is abandoned on its thread: it may be waiting for a disk or a network

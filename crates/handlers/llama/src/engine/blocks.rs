@@ -9,6 +9,8 @@ pub(super) struct Blocks<'a> {
     pub(super) cache: &'a mut KvCacheManager,
     pub(super) counts: &'a Counts,
     pub(super) running: &'a mut [Running],
+    /// True if requests find blocks of each other.
+    pub(super) caching: bool,
 }
 
 impl Memory for Blocks<'_> {
@@ -26,6 +28,13 @@ impl Memory for Blocks<'_> {
 
     fn reserve(&mut self, index: usize, tokens: usize) -> bool {
         self.running[index].request.input.group.reserve(self.cache, tokens)
+    }
+
+    fn awaits_prefix(&self, index: usize, other: usize) -> bool {
+        let of = |index: usize| &self.running[index].request.input;
+        self.caching && of(index).scope == of(other).scope && {
+            of(index).group.prefix().is_some_and(|own| of(other).group.computes_more_of(own))
+        }
     }
 
     fn preempt(&mut self, index: usize) {

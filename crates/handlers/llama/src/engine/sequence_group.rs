@@ -25,6 +25,7 @@ use crate::reply::{Addition, Reply};
 use crate::sample::{Draws, LogitsRow, Scratch};
 use crate::schedule::Work;
 use crate::speculation::{Tally, Undrafted};
+use nsbridge_kernels::attention::PAGE;
 
 /// Maximum number of pieces that a sequence may be ahead of its turn before it waits for the
 /// others.
@@ -160,6 +161,35 @@ impl SequenceGroup {
         Work { tokens, together: replies.count(), scored }
     }
 
+    /// Returns the tokens of a sequence that its blocks of the prefix cache may hold: all but the last
+    /// one or, if rows of the prompt are read, those before the first such row.
+    fn known<'a>(sequence: &'a Sequence, prompt_rows: Option<&PromptRows>) -> &'a [u32] {
+        let needed = prompt_rows.and_then(PromptRows::first_row);
+        let tokens = sequence.reply.tokens();
+        needed.map_or(tokens, |row| &tokens[..=row])
+    }
+
+    /// Returns the tokens that the prefix cache may hold for the sequence that runs first, if any can
+    /// run. At least the last of them is left to run.
+    pub(crate) fn prefix(&self) -> Option<&[u32]> {
+        let first = self.round().next()?;
+        Some(Self::known(&self.sequences[first], self.prompt_rows.as_ref()))
+    }
+
+    /// Returns true if the prompt is being run and its next blocks are of use for another sequence
+    /// that begins with these tokens.
+    pub(crate) fn computes_more_of(&self, tokens: &[u32]) -> bool {
+        let Some(first) = self.round().next() else { return false };
+        let Sequence { reply, table, .. } = &self.sequences[first];
+        if table.blocks().is_empty() || table.len() >= self.prompt {
+            return false;
+        }
+        let own = &reply.tokens()[..self.prompt];
+        let equal = own.iter().zip(tokens).take_while(|(own, other)| own == other).count();
+        let useful = equal.min(tokens.len().saturating_sub(1)) / PAGE * PAGE;
+        table.len() < useful
+    }
+
     /// Starts from the blocks that the prefix cache has. On the first call, returns the numbers of
     /// prompt tokens that were hits and misses.
     pub(crate) fn recall(
@@ -168,13 +198,12 @@ impl SequenceGroup {
         scope: &Arc<str>,
     ) -> Option<(usize, usize)> {
         let first = self.round().next()?;
-        let needed = self.prompt_rows.as_ref().and_then(PromptRows::first_row);
         for (index, sequence) in self.sequences.iter_mut().enumerate() {
             if sequence.goes_on() {
-                let Sequence { reply, table, .. } = sequence;
-                // At least the last of these tokens is left to run.
-                let known = needed.map_or(reply.tokens(), |row| &reply.tokens()[..=row]);
-                cache.recall(table, scope, known);
+                let mut table = std::mem::take(&mut sequence.table);
+                cache.recall(&mut table, scope, Self::known(sequence, self.prompt_rows.as_ref()));
+                sequence.table = table;
+                let table = &mut sequence.table;
                 // A partial prompt is dropped: the first sequence runs it for the others.
                 if index != first && table.len() < self.prompt {
                     cache.truncate(table, 0);

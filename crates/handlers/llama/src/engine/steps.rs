@@ -6,7 +6,7 @@ use nsbridge_handler::Error;
 
 use super::blocks::Blocks;
 use super::{EngineLoop, EngineRequest, Running};
-use crate::schedule::Candidate;
+use crate::schedule::{Candidate, Limits};
 
 impl EngineLoop {
     /// Runs a step of the requests that have work.
@@ -21,12 +21,16 @@ impl EngineLoop {
         if tokens == 0 {
             return;
         }
+        let parts = self.running.iter().zip(&plan);
+        let of_replies = parts.filter(|(running, _)| running.request.work().goes_on());
+        let replies: usize = of_replies.map(|(_, tokens)| tokens).sum();
         let planned = begun.elapsed();
         self.draft(&plan);
         self.heartbeat.expect_soon();
         let drafted = begun.elapsed();
         self.run_tokens(&plan);
         let (draft_time, model_time) = (drafted - planned, begun.elapsed() - drafted);
+        self.budget.learn(replies, tokens - replies, model_time);
         let cache = self.model.cache();
         for Running { request, .. } in &mut self.running {
             let EngineRequest { group, scope, .. } = &mut request.input;
@@ -56,9 +60,11 @@ impl EngineLoop {
             begun: running.request.input.group.has_memory(),
         };
         let candidates: Vec<_> = self.running.iter().map(candidate).collect();
-        let Self { model, running, counts, .. } = self;
-        let mut memory = Blocks { cache: model.cache(), counts, running };
-        self.schedule.plan(&candidates, self.policy.limits, &mut memory)
+        let limits = Limits { prompts: self.budget.prompt_tokens(), ..self.policy.limits };
+        let Self { model, running, counts, policy, .. } = self;
+        let caching = policy.caching;
+        let mut memory = Blocks { cache: model.cache(), counts, running, caching };
+        self.schedule.plan(&candidates, limits, &mut memory)
     }
 
     /// Fails each request with a chunk that the model refuses, so that the step runs the others.

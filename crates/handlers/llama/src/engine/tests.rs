@@ -44,8 +44,9 @@ impl Stage {
         let (config, weights) = (Config::read(&files).unwrap(), Weights::read(&files).unwrap());
         let model = Model::new(&config, 64, &weights, &Setup::default()).unwrap();
         let words = ChatTokenizer::read(&files, config.vocab_size, false).unwrap();
-        let limits = Limits { tokens: 64, places: 8 };
-        let policy = Policy { limit: None, caching: true, limits };
+        let limits = Limits { tokens: 64, prompts: 64, places: 8 };
+        let max_step = std::time::Duration::from_secs(1);
+        let policy = Policy { limit: None, caching: true, limits, max_step };
         Self { engine: Engine::start(model, policy, None).unwrap(), words: Arc::new(words) }
     }
 

@@ -23,12 +23,15 @@ use crate::options::{Options, Quantize, Task};
 use crate::parity::Required;
 use crate::request::RequestParameters;
 use crate::schedule::Limits;
-use crate::timeout::seconds;
+use crate::timeout::{milliseconds, seconds};
 use crate::tokenizer::ChatTokenizer;
 use crate::weights::{Weights, has_other_output};
 
 /// Maximum number of requests that run concurrently. A step of more rows is no faster per row.
 const MAX_PLACES: usize = 4096;
+
+/// Default bound of the time of a step with running replies: four tokens a second are read as they come.
+const MAX_STEP: Duration = Duration::from_millis(250);
 
 /// Model that can be loaded: its options are checked, and it has its place in memory.
 pub(super) struct LoadPlan<'a> {
@@ -38,6 +41,8 @@ pub(super) struct LoadPlan<'a> {
     pub(super) limits: Limits,
     /// Time limit of a request.
     pub(super) predict_timeout: Option<Duration>,
+    /// Bound of the time of a step.
+    pub(super) max_step: Duration,
     /// Replies that the loaded model must give.
     pub(super) required: Option<Required<'a>>,
     pub(super) drafting: Read,
@@ -59,6 +64,7 @@ impl<'a> LoadPlan<'a> {
         drafting: Drafting,
     ) -> Result<Self, LoadError> {
         let predict_timeout = seconds("predict_timeout", options.predict_timeout)?;
+        let max_step = milliseconds("max_step_ms", options.max_step_ms)?.unwrap_or(MAX_STEP);
         let required = Required::new(options)?;
         let mut config = Config::read(files)?;
         let embeds = options.task == Some(Task::Embed);
@@ -140,6 +146,7 @@ impl<'a> LoadPlan<'a> {
             text,
             limits,
             predict_timeout,
+            max_step,
             required,
             drafting,
             checkpoint,
@@ -216,7 +223,7 @@ fn limits(options: &Options) -> Result<Limits, LoadError> {
             ("the option max_rolling_batch_size", format!("at most {MAX_PLACES}"));
         return Err(LoadError::unsupported(field, places.to_string(), supported));
     }
-    Ok(Limits { tokens, places })
+    Ok(Limits { tokens, prompts: tokens, places })
 }
 
 /// Returns the number of KV-cache blocks: as the options give it, or enough for the maximum number

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::{Candidate, Limits, Memory, Schedule, Tenant, Work};
 
-const LIMITS: Limits = Limits { tokens: 64, places: 4 };
+const LIMITS: Limits = Limits { tokens: 64, prompts: 64, places: 4 };
 
 /// Request that is being answered: a prompt, then the tokens of each reply, one a step.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ struct Request {
     weight: usize,
     /// Most tokens of a step, if the prompt's tokens need log-probabilities.
     scored: Option<usize>,
+    /// Text that the prompt begins with, and its tokens.
+    prefix: Option<(usize, usize)>,
 }
 
 impl Request {
@@ -50,7 +52,21 @@ impl Request {
             away,
             weight,
             scored: None,
+            prefix: None,
         }
+    }
+
+    fn begins_with(self, text: usize, tokens: usize) -> Self {
+        Self { prefix: Some((text, tokens)), ..self }
+    }
+
+    /// Returns the number of tokens of another request's prompt that are of use for this one.
+    fn in_common(&self, other: &Self) -> usize {
+        let (Some((own, tokens)), Some((theirs, of_other))) = (self.prefix, other.prefix) else {
+            return 0;
+        };
+        let equal = if own == theirs { tokens.min(of_other) } else { 0 };
+        equal.min(self.prompt - 1).min(other.prompt)
     }
 
     fn scored(self, most: usize) -> Self {
@@ -100,13 +116,25 @@ struct World {
     steps: usize,
     /// True if a client did not read at some time.
     away: bool,
+    /// Most tokens of prompts beside replies, if they are bounded.
+    prompts: Option<usize>,
 }
 
 struct Counted<'a>(&'a mut Vec<(Request, Tenant)>, usize);
 
 impl Memory for Counted<'_> {
     fn begin(&mut self, index: usize) -> Work {
-        self.0[index].0.work()
+        let others =
+            self.0.iter().map(|(other, _)| other.run.min(self.0[index].0.in_common(other)));
+        let known = others.max().unwrap_or_default();
+        let request = &mut self.0[index].0;
+        request.run = known.max(request.run);
+        request.work()
+    }
+
+    fn awaits_prefix(&self, index: usize, other: usize) -> bool {
+        let (own, other) = (&self.0[index].0, &self.0[other].0);
+        other.run < own.in_common(other)
     }
 
     fn reserve(&mut self, index: usize, tokens: usize) -> bool {
@@ -161,7 +189,13 @@ impl World {
         };
         let candidates: Vec<_> = self.requests.iter().map(candidate).collect();
         let mut memory = Counted(&mut self.requests, self.memory);
-        let counts = self.schedule.plan(&candidates, LIMITS, &mut memory);
+        let limits = Limits { prompts: self.prompts.unwrap_or(LIMITS.prompts), ..LIMITS };
+        let counts = self.schedule.plan(&candidates, limits, &mut memory);
+        let parts = || candidates.iter().zip(&counts).filter(|(_, count)| **count > 0);
+        let has_reply = parts().any(|(own, _)| own.begun && own.work.goes_on());
+        let of_prompts = parts().filter(|(own, count)| **count > own.work.together);
+        let prompts: usize = of_prompts.map(|(_, count)| count).sum();
+        assert!(!has_reply || prompts <= limits.prompts, "{prompts} beside replies");
         assert!(counts.iter().sum::<usize>() <= LIMITS.tokens);
         let begun = self.requests.iter().filter(|(request, _)| request.held > 0).count();
         assert!(begun <= LIMITS.places || self.away, "{begun} have begun");
@@ -291,6 +325,66 @@ fn replies_that_go_on_are_never_behind_prompts() {
     }
     world.steps(50);
     assert_eq!(world.end_of(0), 51);
+}
+
+#[test]
+fn prompts_beside_replies_are_bounded_and_alone_they_are_not() {
+    let mut world = World { prompts: Some(10), ..World::new(1_000_000) };
+    world.ask(Request::new(0, "a", 10, 20));
+    world.step();
+    world.ask(Request::new(1, "b", 1000, 0));
+    world.steps(20);
+    assert_eq!((world.end_of(0), world.run(1)), (21, 200));
+    world.steps(5);
+    assert_eq!(world.run(1), 200 + 5 * LIMITS.tokens);
+}
+
+#[test]
+fn prompts_that_begin_alike_are_computed_once() {
+    let tokens = |tenants: [&'static str; 4], texts: [usize; 4]| {
+        let mut world = World::new(1_000_000);
+        for name in 0..4 {
+            world.ask(Request::new(name, tenants[name], 520, 2).begins_with(texts[name], 500));
+        }
+        let mut tokens = 0;
+        while !world.requests.is_empty() {
+            tokens += world.step();
+        }
+        tokens
+    };
+    let replies = 4 * 2;
+    assert_eq!(tokens(["a"; 4], [7; 4]), 500 + 4 * 20 + replies);
+    assert_eq!(tokens(["a"; 4], [7, 7, 8, 8]), 2 * 500 + 4 * 20 + replies);
+    // Tenants do not wait for each other, whose turns may be long in coming.
+    assert!(tokens(["a", "b", "c", "d"], [7; 4]) > 3 * 500);
+}
+
+#[test]
+fn who_waits_for_a_prefix_lets_others_begin() {
+    let mut world = World::new(1_000_000);
+    for name in 0..2 {
+        world.ask(Request::new(name, "a", 5000, 0).begins_with(7, 4000));
+    }
+    world.ask(Request::new(2, "a", 30, 0));
+    world.ask(Request::new(3, "b", 30, 0));
+    world.steps(3);
+    assert!(world.end_of(3) <= 2);
+    world.play();
+    assert!(world.end_of(0) < world.end_of(1));
+}
+
+#[test]
+fn a_prefix_that_nobody_computes_any_more_is_not_waited_for() {
+    let mut world = World::new(1_000_000);
+    for name in 0..2 {
+        world.ask(Request::new(name, "a", 1000, 0).begins_with(7, 900));
+    }
+    world.steps(2);
+    assert_eq!((world.run(0), world.run(1)), (2 * LIMITS.tokens, 0));
+    world.requests[0].0.away = 1000;
+    world.steps(14);
+    assert_eq!(world.ended.len(), 1);
+    assert_eq!(world.end_of(1), 16);
 }
 
 #[test]
@@ -447,17 +541,25 @@ proptest! {
     #[test]
     fn everybody_comes_to_an_end_with_memory_for_the_longest_reply(
         requests in prop::collection::vec(
-            (0..3usize, 1..300usize, 0..40usize, 1..5usize, 0..60usize, -1..2i32),
+            (
+                0..3usize, 1..300usize, 0..40usize, 1..5usize, 0..60usize, -1..2i32,
+                prop::option::of((0..2usize, 0..300usize)),
+            ),
             1..30,
         ),
         spare in 0..400usize,
+        prompts in prop::option::of(1..64usize),
     ) {
         let longest = requests.iter().map(|(_, prompt, length, ..)| prompt + length);
-        let mut world = World::new(longest.max().unwrap() + spare);
-        for (name, (tenant, prompt, length, replies, away, priority)) in requests.into_iter().enumerate()
+        let longest = longest.max().unwrap();
+        let mut world = World { prompts, ..World::new(longest + spare) };
+        for (name, (tenant, prompt, length, replies, away, priority, prefix)) in
+            requests.into_iter().enumerate()
         {
             let request = Request::new(name, ["a", "b", "c"][tenant], prompt, length);
-            world.ask(Request { away, ..request.of(replies).before(priority) });
+            let request = request.of(replies).before(priority);
+            let prefix = prefix.map(|(text, tokens)| (text, tokens.min(prompt)));
+            world.ask(Request { away, prefix, ..request });
         }
         world.play();
     }

@@ -286,6 +286,7 @@ fn options_that_cannot_be_are_refused_by_name() {
         (Options { model_loading_timeout: Some(-1.0), ..Options::default() }, "model_loading"),
         (Options { kv_cache_mb: Some(0), ..Options::default() }, "kv_cache_mb"),
         (Options { max_num_batched_tokens: Some(0), ..Options::default() }, "max_num_batched"),
+        (Options { max_step_ms: Some(0), ..Options::default() }, "max_step_ms"),
         (Options { max_rolling_batch_size: Some(1 << 34), ..Options::default() }, "at most 4096"),
         (Options { kv_cache_mb: Some(1 << 40), ..Options::default() }, "does not fit"),
     ] {

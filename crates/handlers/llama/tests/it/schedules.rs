@@ -3,8 +3,8 @@
 mod turns;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::erased::AnyHandler;
@@ -371,6 +371,30 @@ fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
         assert!(steps[10] <= 10.0, "{steps:?}");
         assert!(left > 50.0, "the flood was over");
     });
+    check_empty(&llama);
+}
+
+#[test]
+fn prompts_that_arrive_together_and_begin_alike_are_computed_once() {
+    let options = Options { max_num_batched_tokens: Some(64), ..Options::default() };
+    let llama = tiny().load(options).unwrap();
+    let begin = prompt(1, 2000);
+    let input = |end: usize| json!({ "prompt": format!("{begin} {end}"), "max_tokens": 3 });
+    let expected: Vec<Reply> = (0..8).map(|end| alone(&input(end), 7)).collect();
+    let everyone = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for (end, expected) in expected.into_iter().enumerate() {
+            let (llama, everyone, input) = (&llama, &everyone, input(end));
+            scope.spawn(move || {
+                everyone.wait();
+                let made = answer(llama, &input, 7, &[]).unwrap();
+                assert_eq!(uncached(made), uncached(expected));
+            });
+        }
+    });
+    // The end of each prompt is its own: less than two blocks of 32 tokens.
+    let computed = measure(&llama, "prefix_cache_misses");
+    assert!(computed <= 2000.0 + 8.0 * 64.0, "{computed}");
     check_empty(&llama);
 }
 
