@@ -107,7 +107,10 @@ fn the_version_is_short_or_tells_the_build_and_the_machine() {
     let hexadecimal = commit.bytes().take_while(u8::is_ascii_hexdigit).count();
     assert!(hexadecimal == 40 || commit == "unknown", "{commit}");
     assert!(field("features ").contains("kms") && field("target ").contains('-'), "{long}");
-    assert!(["portable", "avx2", "avx512-vnni"].contains(&&*field("CPU tier ")), "{long}");
+    assert!(
+        ["portable", "avx2", "avx512-vnni", "avx512-bf16"].contains(&&*field("CPU tier ")),
+        "{long}"
+    );
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::matmul::Activations;
 use crate::kquants;
 use crate::q8::{self, TILE_BLOCK};
 use crate::rowwise::BLOCK;
@@ -22,7 +21,9 @@ pub(crate) struct Quantized<'a, T> {
 
 /// Rounding of rows to pairs of bf16. For each pair of columns, `out` has the pairs of all rows.
 pub(super) struct InPairs<'a> {
-    pub(super) x: Activations<'a>,
+    pub(super) x: &'a [f32],
+    /// Distance from one row to the next.
+    pub(super) stride: usize,
     pub(super) rows: usize,
     pub(super) out: &'a mut [u32],
 }
@@ -31,7 +32,7 @@ impl Work for InPairs<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         if self.rows == 1 {
-            for (pair, x) in self.out.iter_mut().zip(self.x.numbers.as_chunks().0) {
+            for (pair, x) in self.out.iter_mut().zip(self.x.as_chunks().0) {
                 *pair = rounded(x);
             }
             return;
@@ -41,7 +42,7 @@ impl Work for InPairs<'_> {
         for first in (0..width).step_by(LANES) {
             let count = LANES.min(width - first);
             for row in 0..self.rows {
-                let x = &self.x.numbers[row * self.x.stride + 2 * first..][..2 * count];
+                let x = &self.x[row * self.stride + 2 * first..][..2 * count];
                 let mut run = [0; LANES];
                 for (pair, x) in run.iter_mut().zip(x.as_chunks::<2>().0) {
                     *pair = rounded(x);

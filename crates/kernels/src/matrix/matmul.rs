@@ -174,8 +174,8 @@ fn in_pairs<'a>(
         if let Some(group) = groups(rows, MAX_ROWS).nth(group) {
             // SAFETY: each group of rows belongs to a single part of the job.
             let out = unsafe { parts.part(group.start * width, group.len() * width) };
-            let x = Activations { numbers: &x.numbers[group.start * x.stride..], ..x };
-            tier.run(InPairs { x, rows: group.len(), out });
+            let numbers = &x.numbers[group.start * x.stride..];
+            tier.run(InPairs { x: numbers, stride: x.stride, rows: group.len(), out });
         }
     });
     pairs

@@ -163,7 +163,7 @@ mod tests {
             |formats: &[Format]| Backend::named("emulator", 1, Arithmetic::Portable, formats);
         assert!(exact(&[Format::Q8_0, Format::Q6K]).is_ok());
         let why = exact(&[Format::Q8_0, Format::Q5K]).unwrap_err().to_string();
-        assert!(why.contains("arithmetic is exact, but there are no kernels for Q5_K"), "{why}");
+        assert!(why.contains("arithmetic is portable, but there are no kernels for Q5_K"), "{why}");
     }
 
     #[test]
