@@ -93,7 +93,7 @@ fn formats() -> impl Strategy<Value = Format> {
     prop::sample::select([&CONVERTED[..], STORED].concat())
 }
 
-/// What determines the bits of a model besides its files.
+/// Formats and arithmetic of a model, which determine its bits besides the files.
 type Formats = (Format, KvFormat, Arithmetic);
 
 fn arithmetics() -> impl Strategy<Value = Arithmetic> {
