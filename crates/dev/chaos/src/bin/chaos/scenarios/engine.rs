@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use nsbridge_llama::{Arithmetic, Llama, Options};
 use nsbridge_protocol::TextInput;
 use nsbridge_testkit::s3::S3Server;
 
@@ -28,12 +29,18 @@ const EACH: usize = 8;
 const TIMEOUT: u32 = 2;
 
 /// Kills a worker, terminates one, and stops the thread of rank 1 in one and of rank 0 in one, all
-/// under load. Every text must be that of one rank without a draft.
+/// under load. Every text must be that of one rank without a draft. Each second round has the native
+/// arithmetic, which a CPU without its instructions computes as the portable one.
 pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 4;
     stage.plan.rules.resumed = 4;
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models");
-    let lone = Lone::load(&models.join(PAIR[0]))?;
+    let (arithmetic, name) = match stage.plan.round % 2 {
+        0 => (Arithmetic::Portable, "portable"),
+        _ => (Arithmetic::Native, "native"),
+    };
+    let options = Options { arithmetic: Some(arithmetic), ..Options::default() };
+    let lone = Lone::<Llama>::of(options, &models.join(PAIR[0]))?;
     for n in 0..4 * EACH {
         let input = TextInput {
             max_tokens: Some(400),
@@ -49,7 +56,7 @@ pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     let bucket = bucket(&models)?;
     stage.settings.grace_s = 1;
     stage.settings.more = format!(
-        "[handler.engine]\ntensor_parallel_degree = 2\ntensor_parallel_timeout = {TIMEOUT}\n\
+        "[handler.engine]\narithmetic = \"{name}\"\ntensor_parallel_degree = 2\ntensor_parallel_timeout = {TIMEOUT}\n\
          speculative_adaptive = false\nmax_rolling_batch_size = 6\n\
          [models]\ntarget = \"s3://{BUCKET}/{}\"\ndraft = \"s3://{BUCKET}/{}\"\n",
         PAIR[0], PAIR[1]
