@@ -345,7 +345,7 @@ struct Step<'a, M> {
     /// True for candidates that take a part of the prompts' budget.
     of_prompt: Vec<bool>,
     room: usize,
-    /// What is left of the token budget of prompts.
+    /// Token budget that is left for prompts.
     room_of_prompts: usize,
     memory: &'a mut M,
     preemptions: u64,
