@@ -6,12 +6,16 @@
 //! matrix, and a shard of whole segments gives the same partial sums.
 
 mod activations;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 mod blocks;
 mod data;
 mod gguf_blocks;
 mod matmul;
 mod operands;
 mod pack;
+mod pair_blocks;
+mod runs;
 mod tile;
 mod tile_interleave;
 mod tile_products;
@@ -20,7 +24,7 @@ use crate::error::Error;
 use crate::format::Format;
 use crate::q8::TILE_BLOCK;
 use crate::rowwise::BLOCK;
-use crate::simd::{LANES, Lanes, Tier};
+use crate::simd::{Bf16Order, LANES, Lanes, Tier};
 
 pub use self::gguf_blocks::KQuantBlock;
 pub use self::matmul::{Activations, Epilogue, Output, QuantizationBuffers};
@@ -72,8 +76,8 @@ pub struct Matrix {
     segments: usize,
     format: Format,
     interleave: TileInterleave,
-    /// True if activations are rounded to bf16, as the weights are.
-    in_bf16: bool,
+    /// Order of the additions if activations are rounded to bf16, as the weights are.
+    bf16_order: Option<Bf16Order>,
     data: Data,
     /// Bias, padded to whole tiles.
     bias: Option<Vec<f32>>,
@@ -105,7 +109,7 @@ impl Matrix {
         let padded = rows.next_multiple_of(LANES);
         let interleave = TileInterleave::new(padded / LANES, columns, columns / segments, unit);
         let data = Data::zeroed(format, padded, columns)?;
-        Ok(Self { rows, columns, segments, format, interleave, in_bf16: false, data, bias: None })
+        Ok(Self { rows, columns, segments, format, interleave, bf16_order: None, data, bias: None })
     }
 
     /// Lays a matrix that is not packed yet out for a tier. This does not change the products, but other
@@ -127,22 +131,21 @@ impl Matrix {
     }
 
     /// Selects products in bf16 for a matrix in bf16 that is not packed yet: activations are rounded
-    /// to bf16, and two products at once are added in the order of AVX-512-BF16's instruction, the
-    /// second column's first. The bits are others than without, and the same in every tier. Tiers
-    /// [without the instruction](Tier::has_bf16_products) are slow. Matrices in other formats stay as
-    /// they are.
+    /// to bf16, and the products are added in the order of an instruction. The bits are others than
+    /// without, and the same in every tier. Tiers [without the instruction](Tier::bf16_order) are slow.
+    /// Matrices in other formats stay as they are.
     #[must_use]
-    pub fn in_bf16(mut self) -> Self {
+    pub fn in_bf16(mut self, order: Bf16Order) -> Self {
         if self.format == Format::Bf16 {
-            self.in_bf16 = true;
+            self.bf16_order = Some(order);
             self.interleave = self.interleave.by_unit(self.format.unit());
         }
         self
     }
 
-    /// Returns true if products are [in bf16](Self::in_bf16).
-    pub fn is_in_bf16(&self) -> bool {
-        self.in_bf16
+    /// Returns the order of the additions if products are [in bf16](Self::in_bf16).
+    pub fn bf16_order(&self) -> Option<Bf16Order> {
+        self.bf16_order
     }
 
     /// Returns the number of rows.

@@ -108,10 +108,11 @@ impl<T: Sum, const N: usize, const SUMMED: usize> Work for InBlocks<'_, T, N, SU
             *scale = quantize(x, values);
         }
         for (values, sum) in self.values.as_chunks::<SUMMED>().0.iter().zip(self.sums) {
-            *sum = T::default();
+            let mut total = T::default();
             for value in values {
-                *sum += T::from(*value);
+                total += T::from(*value);
             }
+            *sum = total;
         }
     }
 }
@@ -132,21 +133,24 @@ pub(crate) fn quantize<const N: usize>(x: &[f32; N], values: &mut [i8; N]) -> f3
         most = most.max(x.to_bits() & 0x7fff_ffff);
     }
     let largest = f32::from_bits(most);
-    let broken = most >= f32::INFINITY.to_bits();
+    if most >= f32::INFINITY.to_bits() {
+        *values = [0; N];
+        return f32::NAN;
+    }
     // Below this the inverse would be infinite, so the block becomes zeros.
     let nothing = largest < 1e-36;
-    let inverse = if nothing || broken { 0.0 } else { 127.0 / largest };
-    for (value, x) in values.iter_mut().zip(x) {
+    let inverse = if nothing { 0.0 } else { 127.0 / largest };
+    // Each loop has numbers of one width, so that it is vectorized.
+    let mut rounded = [0; N];
+    for (rounded, x) in rounded.iter_mut().zip(x) {
         // Adding this constant rounds to an integer, ties to even; see `math::exp`.
         const ROUND: f32 = 12_582_912.0;
-        let rounded = x.mul_add(inverse, ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
-        *value = if broken { 0 } else { rounded as i8 };
+        *rounded = x.mul_add(inverse, ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
     }
-    match (broken, nothing) {
-        (true, _) => f32::NAN,
-        (_, true) => 0.0,
-        _ => largest / 127.0,
+    for (value, rounded) in values.iter_mut().zip(rounded) {
+        *value = rounded as i8;
     }
+    if nothing { 0.0 } else { largest / 127.0 }
 }
 
 #[cfg(test)]

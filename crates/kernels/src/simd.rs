@@ -8,6 +8,8 @@
 //! registers take twice as long. So everything that runs per weight uses explicit vectors. Their
 //! bits are those of the loops of the portable tier, which define the results.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) mod amx;
 mod bytes;
 #[cfg(target_arch = "x86_64")]
 mod bytes_x86;
@@ -26,7 +28,7 @@ use std::fmt;
 pub use self::bytes::{Bytes, FOURS};
 
 pub(crate) use self::bytes::at_once;
-pub(crate) use self::portable::power;
+pub(crate) use self::portable::{add_pair_block, power};
 
 use self::portable::{Portable, pair_product};
 #[cfg(target_arch = "x86_64")]
@@ -54,6 +56,31 @@ pub enum Tier {
     /// AVX-512-BF16 in addition to [`Avx512`](Self::Avx512), for [products in
     /// bf16](crate::matrix::Matrix::in_bf16).
     Avx512Bf16,
+    /// AMX with bf16 and eight-bit integers in addition to [`Avx512Bf16`](Self::Avx512Bf16).
+    Amx,
+}
+
+/// Order of the additions of products in bf16. Each order has bits of its own, and every tier can
+/// compute both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Bf16Order {
+    /// The order of AVX-512-BF16's instruction: pairs of columns are added one after the other, the
+    /// second column's product first.
+    Pairs,
+    /// The order of AMX-BF16's instruction: in each block of 32 columns, the products of the first
+    /// columns of all pairs and those of the second columns are added up apart; then the two sums are
+    /// added, and their sum is added to that of the blocks before.
+    Blocks,
+}
+
+impl fmt::Display for Bf16Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Pairs => "avx512-bf16",
+            Self::Blocks => "amx-bf16",
+        })
+    }
 }
 
 impl fmt::Display for Tier {
@@ -63,6 +90,7 @@ impl fmt::Display for Tier {
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512-vnni",
             Self::Avx512Bf16 => "avx512-bf16",
+            Self::Amx => "amx",
         })
     }
 }
@@ -70,14 +98,19 @@ impl fmt::Display for Tier {
 impl Tier {
     /// Returns the tiers that this machine supports, the fastest last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
-        let all = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
+        let all = [Self::Portable, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Amx];
         all.into_iter().filter(|tier| tier.is_available())
     }
 
-    /// Returns true if the tier has an instruction for [products in
-    /// bf16](crate::matrix::Matrix::in_bf16). Other tiers compute them number by number.
-    pub fn has_bf16_products(self) -> bool {
-        self == Self::Avx512Bf16
+    /// Returns the order of [products in bf16](crate::matrix::Matrix::in_bf16) that the tier has an
+    /// instruction for, the fastest one if there are two. Products in other orders are computed number
+    /// by number.
+    pub fn bf16_order(self) -> Option<Bf16Order> {
+        match self {
+            Self::Amx => Some(Bf16Order::Blocks),
+            Self::Avx512Bf16 => Some(Bf16Order::Pairs),
+            _ => None,
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -95,6 +128,10 @@ impl Tier {
                     && has!("avx512vnni")
             }
             Self::Avx512Bf16 => Self::Avx512.is_available() && has!("avx512bf16"),
+            #[cfg(target_os = "linux")]
+            Self::Amx => Self::Avx512Bf16.is_available() && amx::is_available(),
+            #[cfg(not(target_os = "linux"))]
+            Self::Amx => false,
         }
     }
 
@@ -229,7 +266,7 @@ mod compiled {
         match tier {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the assertion above ensures that the machine has the instructions.
-            Tier::Avx512Bf16 => unsafe { avx512_bf16(work, Avx512::new()) },
+            Tier::Avx512Bf16 | Tier::Amx => unsafe { avx512_bf16(work, Avx512::new()) },
             _ => work.run(Portable),
         }
     }
@@ -243,7 +280,9 @@ mod compiled {
             Tier::Avx2 => unsafe { avx2(work, Avx2::new()) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Tier::Avx512 | Tier::Avx512Bf16 => unsafe { avx512(work, Avx512::new()) },
+            Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => unsafe {
+                avx512(work, Avx512::new())
+            },
             _ => work.run(Portable),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::pair_blocks::PAIRS;
 use crate::kquants;
 use crate::q8::{self, TILE_BLOCK};
 use crate::rowwise::BLOCK;
@@ -52,6 +53,49 @@ impl Work for InPairs<'_> {
                 }
             }
         }
+    }
+}
+
+/// Rounding of a run of rows to pairs of bf16, in blocks of up to [`PAIRS`] pairs that begin anew with
+/// each segment. A block has its pairs row by row.
+pub(super) struct InPairBlocks<'a> {
+    pub(super) x: &'a [f32],
+    /// Distance from one row to the next.
+    pub(super) stride: usize,
+    pub(super) rows: usize,
+    /// Number of pairs in a segment.
+    pub(super) segment: usize,
+    pub(super) out: &'a mut [u32],
+}
+
+impl Work for InPairBlocks<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let mut first = 0;
+        for segment in self.out.chunks_exact_mut(self.segment * self.rows) {
+            for block in segment.chunks_mut(PAIRS * self.rows) {
+                let width = block.len() / self.rows;
+                for (row, out) in block.chunks_exact_mut(width).enumerate() {
+                    let x = self.x[row * self.stride + 2 * first..][..2 * width].as_chunks().0;
+                    // With the length known here, the loop is vectorized.
+                    if let (Some(out), Some(x)) = (out.as_mut_array(), x.as_array()) {
+                        whole_block(out, x);
+                        continue;
+                    }
+                    for (pair, x) in out.iter_mut().zip(x) {
+                        *pair = rounded(x);
+                    }
+                }
+                first += width;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn whole_block(out: &mut [u32; PAIRS], x: &[[f32; 2]; PAIRS]) {
+    for (pair, x) in out.iter_mut().zip(x) {
+        *pair = rounded(x);
     }
 }
 

@@ -2,15 +2,18 @@
 
 #![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
 
-use super::Matrix;
-use super::activations::{InPairs, Quantized};
+use super::{Data, Matrix};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::amx::ByteRuns;
+use super::activations::{InPairBlocks, InPairs, Quantized};
 use super::operands::{MAX_ROWS, groups};
+use super::runs::{MAX_ROWS as MAX_RUN, Runs};
 use super::tile::{self, Input, Multiply};
 use crate::disjoint_slice::DisjointSlice;
 use crate::format::Format;
 use crate::kquants::{self, Block as _};
 use crate::rowwise::{BLOCK, InBlocks, Sum, swiglu};
-use crate::simd::{LANES, Lanes, Tier};
+use crate::simd::{Bf16Order, LANES, Lanes, Tier};
 use crate::thread_pool::ThreadPool;
 
 /// Rows of activations.
@@ -31,6 +34,8 @@ pub struct QuantizationBuffers {
     sums: Vec<i32>,
     wide_sums: Vec<i16>,
     pairs: Vec<u32>,
+    run_values: Vec<i8>,
+    run_scales: Vec<[f32; MAX_RUN]>,
 }
 
 /// Last operation of a product.
@@ -91,10 +96,17 @@ impl Matrix {
     ) {
         const WIDE: usize = kquants::BLOCK;
         let columns = self.columns;
-        let QuantizationBuffers { values, scales, sums, wide_sums, pairs } = buffers;
+        let QuantizationBuffers { values, scales, sums, wide_sums, pairs, run_values, run_scales } =
+            buffers;
         let input = match self.format() {
-            Format::Bf16 if self.in_bf16 => {
-                Input::Pairs(in_pairs((pool, tier), x, (rows, columns), pairs))
+            Format::Bf16 if let Some(order) = self.bf16_order => {
+                let shape = (rows, columns);
+                Input::Pairs(match order {
+                    Bf16Order::Pairs => in_pairs((pool, tier), x, shape, pairs),
+                    Bf16Order::Blocks => {
+                        in_pair_blocks((pool, tier), x, shape, self.segments, pairs)
+                    }
+                })
             }
             Format::F32 | Format::Bf16 | Format::F16 => {
                 Input::Float { x: x.numbers, stride: x.stride }
@@ -109,7 +121,13 @@ impl Matrix {
             | Format::Mxfp4 => {
                 let into = (values, scales, sums);
                 let x = quantize::<_, BLOCK, BLOCK>((pool, tier), x, (rows, columns), into);
-                Input::Quantized(x)
+                match self.data {
+                    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+                    Data::Q8 { .. } if tier == Tier::Amx && rows >= ByteRuns::MIN_ROWS => {
+                        Input::ByteRuns(ByteRuns::new(pool, x, rows, (run_values, run_scales)))
+                    }
+                    _ => Input::Quantized(x),
+                }
             }
             Format::Q4K | Format::Q5K | Format::Iq4Xs => {
                 const SUMMED: usize = kquants::Q4::SUMMED;
@@ -181,6 +199,28 @@ fn in_pairs<'a>(
     pairs
 }
 
+/// Rounds rows to bf16, in the order in which [`PairBlocks`](super::pair_blocks::PairBlocks)
+/// reads them.
+fn in_pair_blocks<'a>(
+    (pool, tier): (&mut ThreadPool, Tier),
+    x: Activations<'_>,
+    (rows, columns): (usize, usize),
+    segments: usize,
+    pairs: &'a mut Vec<u32>,
+) -> &'a [u32] {
+    let (runs, width) = (Runs::of(rows), columns / 2);
+    let of_run = runs.rows * width;
+    let pairs = room(pairs, runs.count * of_run);
+    let parts = DisjointSlice::new(pairs);
+    pool.run(runs.count, &|run| {
+        // SAFETY: each run of rows belongs to a single part of the job.
+        let out = unsafe { parts.part(run * of_run, of_run) };
+        let (x, stride) = (&x.numbers[runs.first(run) * x.stride..], x.stride);
+        tier.run(InPairBlocks { x, stride, rows: runs.rows, segment: width / segments, out });
+    });
+    pairs
+}
+
 /// One thread's part of an output.
 pub(super) struct Part<'a> {
     pub(super) out: &'a DisjointSlice<'a, f32>,
@@ -205,7 +245,7 @@ impl tile::Store for Part<'_> {
 }
 
 /// Returns the first `len` numbers of a buffer, which grows if needed.
-fn room<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+pub(super) fn room<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, T::default());
     }

@@ -15,7 +15,7 @@ use crate::disjoint_slice::DisjointSlice;
 use crate::format::Format;
 use crate::kquants;
 use crate::rowwise::{BLOCK, InBlocks, quantize};
-use crate::simd::Tier;
+use crate::simd::{Bf16Order, Tier};
 use crate::thread_pool::ThreadPool;
 
 type Quantize<'a> = InBlocks<'a, i32, BLOCK, BLOCK>;
@@ -89,17 +89,26 @@ fn plain(matrix: &Matrix, x: &[f32], row: usize) -> f32 {
 }
 
 /// Computes the product in bf16 number by number, as the definition says.
-fn plain_in_bf16(matrix: &Matrix, x: &[f32], row: usize) -> f32 {
+fn plain_in_bf16(matrix: &Matrix, order: Bf16Order, x: &[f32], row: usize) -> f32 {
     let mut weights = vec![0.0; matrix.columns];
     matrix.row(row, &mut weights);
     let x: Vec<f32> = x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect();
     let length = matrix.columns / matrix.segments;
     let mut sums: Vec<f32> = (0..matrix.segments)
         .map(|segment| {
-            let pairs = (segment * length..(segment + 1) * length).step_by(2);
-            pairs.fold(0.0f32, |sum, k| {
-                weights[k].mul_add(x[k], weights[k + 1].mul_add(x[k + 1], sum))
-            })
+            let product = |sum: f32, k: usize| weights[k].mul_add(x[k], sum);
+            let columns: Vec<usize> = (segment * length..(segment + 1) * length).collect();
+            match order {
+                Bf16Order::Pairs => columns.chunks(2).fold(0.0, |sum, pair| {
+                    pair.iter().rev().fold(sum, |sum, k| product(sum, *k))
+                }),
+                Bf16Order::Blocks => columns.chunks(32).fold(0.0, |sum, block| {
+                    let [first, second] = [0, 1].map(|at| {
+                        block.iter().skip(at).step_by(2).fold(0.0, |sum, k| product(sum, *k))
+                    });
+                    sum + (first + second)
+                }),
+            }
         })
         .collect();
     while sums.len() > 1 {
@@ -184,18 +193,19 @@ proptest! {
 
     #[test]
     fn products_in_bf16_have_the_bits_of_the_definition_for_any_number_of_rows(
+        order in prop::sample::select(vec![Bf16Order::Pairs, Bf16Order::Blocks]),
         rows in 1..90usize, pairs in 1..80usize, activations in 1..60usize, seed: u64,
     ) {
         let columns = 2 * pairs;
         let weights = draw(rows * columns, seed);
         let format = Format::Bf16;
         let matrix = Matrix::zeroed(format, rows, columns, segments(format, columns)).unwrap();
-        let matrix = filled(matrix.in_bf16(), &weights);
+        let matrix = filled(matrix.in_bf16(order), &weights);
         // Activations that are no bf16 numbers: they are rounded.
         let x: Vec<f32> = draw(activations * columns, !seed).iter().map(|x| x * 1.37).collect();
         let right: Vec<f32> = (0..activations)
             .flat_map(|m| (0..rows).map(move |row| (m, row)))
-            .map(|(m, row)| plain_in_bf16(&matrix, &x[m * columns..][..columns], row))
+            .map(|(m, row)| plain_in_bf16(&matrix, order, &x[m * columns..][..columns], row))
             .collect();
         for tier in Tier::available() {
             for threads in [1, 3] {
@@ -222,8 +232,8 @@ fn only_weights_in_bf16_have_products_in_bf16() {
     let (weights, x) = (draw(20 * 64, 3), draw(3 * 64, 4));
     for format in [Format::F32, Format::Bf16, Format::F16, Format::Q8_0] {
         let matrix = Matrix::zeroed(format, 20, 64, segments(format, 64)).unwrap();
-        let matrix = filled(matrix.in_bf16(), &weights);
-        assert_eq!(matrix.is_in_bf16(), format == Format::Bf16);
+        let matrix = filled(matrix.in_bf16(Bf16Order::Pairs), &weights);
+        assert_eq!(matrix.bf16_order().is_some(), format == Format::Bf16);
         let found = bits(&multiplied(Tier::best(), 2, &matrix, &x));
         let other = bits(&multiplied(Tier::best(), 2, &packed(format, &weights, 20), &x));
         assert_eq!(found != other, format == Format::Bf16, "{format:?}");

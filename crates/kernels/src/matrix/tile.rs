@@ -8,21 +8,28 @@
 use std::ops::Range;
 
 use super::activations::Quantized;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::amx::{Bf16Unit, ByteBlocks, ByteRuns};
 use super::operands::{Blocks32, Bytes, Floats, Kind, MAX_ROWS, Pairs, Superblocks, groups};
+use super::pair_blocks::{Definition, PairBlocks};
+use super::runs::{self, RunProducts, Runs};
 use super::tile_interleave::TILES;
 use super::tile_products::Products;
 use super::{Data, Matrix, SEGMENTS};
-use crate::simd::{LANES, Lanes, Simd, Tier, Work};
+use crate::simd::{Bf16Order, LANES, Lanes, Simd, Tier, Work};
 
 /// Rows of activations in the form that the matrix's format needs.
 #[derive(Clone, Copy)]
 pub(crate) enum Input<'a> {
     /// Rows of f32, `stride` numbers apart.
     Float { x: &'a [f32], stride: usize },
-    /// Rows of bf16 pairs, for products in bf16.
+    /// Rows of bf16 pairs, for products in bf16, in the form that their order needs.
     Pairs(&'a [u32]),
     /// `[rows, columns]` in blocks of 32.
     Quantized(Quantized<'a, i32>),
+    /// Runs of rows in blocks of 32, for the registers of AMX.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    ByteRuns(ByteRuns<'a>),
     /// `[rows, columns]` in blocks of 256.
     Wide(Quantized<'a, i16>),
 }
@@ -56,9 +63,17 @@ impl<'a, S: Store> Multiply<'a, S> {
             (Data::Bf16(data), Input::Float { x, stride }) => {
                 self.of(tier, Floats::<_, 2> { data, x, stride });
             }
-            (Data::Bf16(data), Input::Pairs(x)) => self.of_pairs(tier, Pairs { data, x }),
+            (Data::Bf16(data), Input::Pairs(x)) => match self.matrix.bf16_order {
+                Some(Bf16Order::Blocks) => self.of_blocks(tier, data, x),
+                _ => self.of_pairs(tier, Pairs { data, x }),
+            },
             (Data::F16(data), Input::Float { x, stride }) => {
                 self.of(tier, Floats::<_, 1> { data, x, stride });
+            }
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            (Data::Q8 { scales, values }, Input::ByteRuns(x)) => {
+                let operands = ByteBlocks::new(self.matrix, (scales, values), x);
+                tier.run(self.of_runs(x.runs(), operands));
             }
             (Data::Q8 { scales, values }, Input::Quantized(x)) => {
                 self.of(tier, Bytes { scales, values, x });
@@ -85,6 +100,26 @@ impl<'a, S: Store> Multiply<'a, S> {
 
     fn of_pairs(self, tier: Tier, pairs: Pairs<'_>) {
         tier.run_pairs(self.typed(pairs));
+    }
+
+    fn of_blocks(self, tier: Tier, data: &'a [u32], x: &'a [u32]) {
+        let runs = Runs::of(self.rows);
+        match tier {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Tier::Amx => {
+                let operands = PairBlocks::<Bf16Unit>::new(self.matrix, data, x, runs);
+                tier.run(self.of_runs(runs, operands));
+            }
+            _ => {
+                let operands = PairBlocks::<Definition>::new(self.matrix, data, x, runs);
+                tier.run(self.of_runs(runs, operands));
+            }
+        }
+    }
+
+    fn of_runs<O: runs::Operands>(self, runs: Runs, operands: O) -> RunProducts<'a, O, S> {
+        let Self { matrix, tiles, store, .. } = self;
+        RunProducts { matrix, operands, tiles, runs, store }
     }
 
     fn typed<K: Kind>(self, kind: K) -> Typed<'a, K, S> {

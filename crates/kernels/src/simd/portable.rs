@@ -114,6 +114,19 @@ pub(super) fn pair_product(pair: u32, x: u32, sum: f32) -> f32 {
     fused(pair << 16, x << 16, upper)
 }
 
+/// Adds the products of up to sixteen pairs of bf16 numbers with pairs of others to a sum, in the
+/// order of [`Bf16Order::Blocks`](super::Bf16Order::Blocks).
+pub(crate) fn add_pair_block(sum: f32, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> f32 {
+    let of = |half: fn(u32) -> u32| {
+        pairs.clone().fold(0.0f32, |sum, (a, b)| {
+            let [a, b] = [a, b].map(|pair| normal(f32::from_bits(half(pair))));
+            normal(a.mul_add(b, sum))
+        })
+    };
+    let [first, second] = [of(|pair| pair << 16), of(|pair| pair & 0xffff_0000)];
+    normal(normal(first + second) + normal(sum))
+}
+
 /// Returns a number, or the zero of its sign if it is below the least normal number.
 #[inline(always)]
 fn normal(x: f32) -> f32 {

@@ -1,0 +1,120 @@
+//! Products in bf16 in the order of AMX's instruction: see [`Bf16Order`](crate::simd::Bf16Order).
+
+use super::Matrix;
+use super::runs::{Operands, Place, Runs, Sums};
+use super::tile_interleave::TILES;
+use crate::simd::{LANES, Simd, add_pair_block};
+
+/// Pairs of columns in a block.
+pub(super) const PAIRS: usize = 16;
+
+/// Pairs of weights of a segment's columns in a group of interleaved tiles, from the group's first
+/// tile on.
+#[derive(Clone, Copy)]
+pub(super) struct Weights<'a> {
+    pub(super) pairs: &'a [u32],
+    /// Number of tiles in the group.
+    pub(super) beside: usize,
+}
+
+/// Pairs of activations of a segment's columns, a slice for each of `R` runs, block by block.
+#[derive(Clone, Copy)]
+pub(super) struct Pairs<'a, const R: usize> {
+    pub(super) runs: [&'a [u32]; R],
+    /// Number of rows of a run.
+    pub(super) rows: usize,
+    /// True if the weights were not multiplied with other runs before.
+    pub(super) is_first: bool,
+}
+
+/// Way to compute the sums of a segment.
+pub(super) trait Unit {
+    /// Prepares products of runs of `rows` rows with segments of `pairs` pairs.
+    fn new(rows: usize, pairs: usize) -> Self;
+
+    /// Computes the sums of `T` tiles from `turn` on: those of the first run, then those of the second.
+    fn segment<const R: usize, const T: usize>(
+        &mut self,
+        weights: Weights<'_>,
+        turn: usize,
+        x: Pairs<'_, R>,
+        sums: &mut [Sums; TILES],
+    );
+}
+
+/// Weights and activations in pairs of bf16, the activations run by run and in blocks.
+pub(super) struct PairBlocks<'a, U> {
+    data: &'a [u32],
+    x: &'a [u32],
+    /// Pairs in a row, and in a segment.
+    width: usize,
+    segment: usize,
+    runs: Runs,
+    unit: U,
+}
+
+impl<'a, U: Unit> PairBlocks<'a, U> {
+    pub(super) fn new(matrix: &Matrix, data: &'a [u32], x: &'a [u32], runs: Runs) -> Self {
+        let width = matrix.columns / 2;
+        let segment = width / matrix.segments;
+        Self { data, x, width, segment, runs, unit: U::new(runs.rows, segment) }
+    }
+}
+
+impl<U: Unit> Operands for PairBlocks<'_, U> {
+    #[inline(always)]
+    fn segment<I: Simd, const R: usize, const T: usize>(
+        &mut self,
+        _: I,
+        place: &Place,
+        run: usize,
+        sums: &mut [Sums; TILES],
+    ) {
+        let (beside, Runs { rows, .. }) = (place.beside.len(), self.runs);
+        let first = place.beside.start * self.width + place.segment * self.segment * beside;
+        let pairs = &self.data[first * LANES..][..self.segment * beside * LANES];
+        let mut runs: [&[u32]; R] = [&[]; R];
+        for r in 0..R {
+            let first = (run + r) * self.width + place.segment * self.segment;
+            runs[r] = &self.x[first * rows..][..self.segment * rows];
+        }
+        let x = Pairs { runs, rows, is_first: run == 0 };
+        self.unit.segment::<R, T>(Weights { pairs, beside }, place.turn, x, sums);
+    }
+}
+
+/// Computation number by number, as the products are defined.
+pub(super) struct Definition;
+
+impl Unit for Definition {
+    fn new(_: usize, _: usize) -> Self {
+        Self
+    }
+
+    fn segment<const R: usize, const T: usize>(
+        &mut self,
+        weights: Weights<'_>,
+        turn: usize,
+        x: Pairs<'_, R>,
+        sums: &mut [Sums; TILES],
+    ) {
+        let groups = weights.pairs.as_chunks::<LANES>().0;
+        for (run, sums) in x.runs.into_iter().zip(sums.chunks_mut(T)) {
+            for (tile, sums) in sums.iter_mut().enumerate() {
+                for (row, lanes) in sums.iter_mut().enumerate().take(x.rows) {
+                    for (lane, sum) in lanes.iter_mut().enumerate() {
+                        *sum = 0.0;
+                        let blocks = groups.chunks(PAIRS * weights.beside);
+                        for (block, of_x) in blocks.zip(run.chunks(PAIRS * x.rows)) {
+                            let width = of_x.len() / x.rows;
+                            let of_x = &of_x[row * width..][..width];
+                            let pairs = block.chunks(weights.beside);
+                            let pairs = pairs.map(|tiles| tiles[turn + tile][lane]);
+                            *sum = add_pair_block(*sum, pairs.zip(of_x.iter().copied()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
