@@ -294,7 +294,8 @@ async fn model(config: &Config, display: Display) -> Finding {
 fn native(options: &toml::Table) -> Result<String> {
     let is_on_cpu = options.get("device").and_then(Value::as_str).is_none_or(|name| name == "cpu");
     let is_native = options.get("arithmetic").and_then(Value::as_str) == Some("native");
-    let speed = NativeSpeed::measure()?.filter(|_| is_on_cpu && !is_native);
+    let speed =
+        NativeSpeed::measure()?.filter(|speed| is_on_cpu && !is_native && speed.ratio > 1.0);
     Ok(speed.map_or_else(String::new, |NativeSpeed { tier, ratio, .. }| {
         format!(
             "; if it is in bf16, arithmetic = \"native\" would make its prompts' products {ratio:.1} \

@@ -280,9 +280,7 @@ mod compiled {
             Tier::Avx2 => unsafe { avx2(work, Avx2::new()) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => unsafe {
-                avx512(work, Avx512::new())
-            },
+            Tier::Avx512 | Tier::Avx512Bf16 | Tier::Amx => unsafe { avx512(work, Avx512::new()) },
             _ => work.run(Portable),
         }
     }

@@ -108,7 +108,7 @@ fn the_version_is_short_or_tells_the_build_and_the_machine() {
     assert!(hexadecimal == 40 || commit == "unknown", "{commit}");
     assert!(field("features ").contains("kms") && field("target ").contains('-'), "{long}");
     assert!(
-        ["portable", "avx2", "avx512-vnni", "avx512-bf16"].contains(&&*field("CPU tier ")),
+        ["portable", "avx2", "avx512-vnni", "avx512-bf16", "amx"].contains(&&*field("CPU tier ")),
         "{long}"
     );
 }

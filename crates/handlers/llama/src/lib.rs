@@ -107,6 +107,7 @@ pub use kv::{BlockTable, KvCacheManager, KvFormat};
 pub use network::{
     Arithmetic, Backend, CandleDevices, Chunk, GpuDevices, Logits, Model, NativeSpeed, Setup, Watch,
 };
+pub use nsbridge_kernels::simd::Bf16Order;
 pub use nsbridge_kernels::{Format, Tier};
 pub use options::{Options, Pooling, Quantize, Task};
 pub use quantize::{Mix, QuantizeError, Writing, quantize};

@@ -30,6 +30,7 @@ use crate::sample::{Draws, Holder, LogitsRow};
 use crate::weights::Weights;
 use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
+use nsbridge_kernels::simd::Bf16Order;
 use nsbridge_kernels::{Format, Tier};
 
 pub use self::arithmetic::{Arithmetic, NativeSpeed};
@@ -68,6 +69,9 @@ pub struct Setup {
     pub threads: Option<usize>,
     /// Arithmetic on a CPU; a GPU's is that of its [`Backend`].
     pub arithmetic: Arithmetic,
+    /// Order of the additions with [`Arithmetic::Native`] on a CPU; by default that of this machine's
+    /// best tier. Other tiers give the same bits, and are slow.
+    pub bf16_order: Option<Bf16Order>,
     /// Instruction-set tier; by default the best one of this machine.
     pub tier: Option<Tier>,
     /// Storage format of the matrices; by default that of the checkpoint. Only the engine's own
@@ -90,6 +94,7 @@ impl Default for Setup {
             patience: Duration::from_secs(60),
             threads: None,
             arithmetic: Arithmetic::Portable,
+            bf16_order: None,
             tier: None,
             format: None,
             kv: KvFormat::default(),

@@ -8,12 +8,12 @@ use super::matmul::room;
 use super::pair_blocks::{PAIRS, Pairs, Unit, Weights};
 use super::runs::{MAX_ROWS, Operands, Place, Runs, Sums};
 use super::tile_interleave::TILES;
-use crate::prefetch::{distance, prefetch_ahead};
 use crate::disjoint_slice::DisjointSlice;
+use crate::prefetch::{distance, prefetch_ahead};
 use crate::q8::TILE_BLOCK;
 use crate::rowwise::BLOCK;
-use crate::simd::{LANES, Simd};
 use crate::simd::amx::{ROW_BYTES, Registers};
+use crate::simd::{LANES, Simd};
 use crate::thread_pool::ThreadPool;
 
 /// Registers for activations and weights, in blocks of [`PAIRS`] and in the rest of a segment. The
@@ -192,7 +192,7 @@ pub(super) struct ByteRuns<'a> {
 
 impl<'a> ByteRuns<'a> {
     /// Least number of activation rows for which the registers are faster than vectors.
-    pub(super) const MIN_ROWS: usize = 5;
+    pub(super) const MIN_ROWS: usize = 9;
 
     /// Brings quantized rows into the order in which the registers load them.
     pub(super) fn new(

@@ -2,13 +2,13 @@
 
 #![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
 
-use super::{Data, Matrix};
+use super::activations::{InPairBlocks, InPairs, Quantized};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx::ByteRuns;
-use super::activations::{InPairBlocks, InPairs, Quantized};
 use super::operands::{MAX_ROWS, groups};
 use super::runs::{MAX_ROWS as MAX_RUN, Runs};
 use super::tile::{self, Input, Multiply};
+use super::{Data, Matrix};
 use crate::disjoint_slice::DisjointSlice;
 use crate::format::Format;
 use crate::kquants::{self, Block as _};

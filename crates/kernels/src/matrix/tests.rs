@@ -99,9 +99,9 @@ fn plain_in_bf16(matrix: &Matrix, order: Bf16Order, x: &[f32], row: usize) -> f3
             let product = |sum: f32, k: usize| weights[k].mul_add(x[k], sum);
             let columns: Vec<usize> = (segment * length..(segment + 1) * length).collect();
             match order {
-                Bf16Order::Pairs => columns.chunks(2).fold(0.0, |sum, pair| {
-                    pair.iter().rev().fold(sum, |sum, k| product(sum, *k))
-                }),
+                Bf16Order::Pairs => columns
+                    .chunks(2)
+                    .fold(0.0, |sum, pair| pair.iter().rev().fold(sum, |sum, k| product(sum, *k))),
                 Bf16Order::Blocks => columns.chunks(32).fold(0.0, |sum, block| {
                     let [first, second] = [0, 1].map(|at| {
                         block.iter().skip(at).step_by(2).fold(0.0, |sum, k| product(sum, *k))

@@ -51,8 +51,13 @@ impl Registers {
     ///
     /// The machine must have AMX, and this process the permission to use it.
     unsafe fn assumed(shapes: [Shape; REGISTERS]) -> Self {
-        let mut palette =
-            Palette { number: 1, first_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        let mut palette = Palette {
+            number: 1,
+            first_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
         for (at, (rows, bytes)) in shapes.into_iter().enumerate() {
             assert!(rows <= ROWS && bytes <= ROW_BYTES, "a tile register has 16 rows of 64 bytes");
             (palette.rows[at], palette.row_bytes[at]) = (rows as u8, bytes as u16);

@@ -31,7 +31,7 @@ impl DeviceChoice {
     /// Returns the arithmetic on a CPU: without instructions for the native one, the portable one.
     pub(super) fn of_cpu(&self) -> Arithmetic {
         match self.arithmetic {
-            Some(Arithmetic::Native) if Tier::best().has_bf16_products() => Arithmetic::Native,
+            Some(Arithmetic::Native) if Tier::best().bf16_order().is_some() => Arithmetic::Native,
             _ => Arithmetic::Portable,
         }
     }

@@ -110,6 +110,7 @@ impl<'a> LoadPlan<'a> {
             device,
             threads: options.threads,
             arithmetic: choice.of_cpu(),
+            bf16_order: None,
             tier: None,
             ranks,
             patience: seconds("tensor_parallel_timeout", options.tensor_parallel_timeout)?
@@ -188,13 +189,18 @@ impl<'a> LoadPlan<'a> {
         match (NativeSpeed::measure(), arithmetic) {
             (Ok(None), _) if self.wants_native => tracing::warn!(
                 "the option arithmetic is native, but this CPU has no products in bf16 \
-                 (AVX-512-BF16): it computes as with portable"
+                 (AMX-BF16 or AVX-512-BF16): it computes as with portable"
             ),
-            (Ok(Some(speed)), Arithmetic::Portable) => tracing::info!(
+            (Ok(Some(speed)), Arithmetic::Portable) if speed.ratio > 1.0 => tracing::info!(
                 tier = %speed.tier,
                 times = (speed.ratio * 10.0).round() / 10.0,
                 "with arithmetic = \"native\", products of prompts would be faster; replies would be \
                  other ones than those of other kinds of processors"
+            ),
+            (Ok(Some(speed)), Arithmetic::Native) if speed.ratio < 1.0 => tracing::warn!(
+                tier = %speed.tier,
+                times = (speed.ratio * 10.0).round() / 10.0,
+                "the option arithmetic is native, but on this CPU portable would be faster"
             ),
             _ => {}
         }

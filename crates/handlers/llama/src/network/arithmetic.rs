@@ -27,8 +27,8 @@ pub enum Arithmetic {
     /// ranks.
     #[serde(alias = "exact")]
     Portable,
-    /// Activations are rounded to bf16, for the instructions of the processor: AVX-512-BF16, or the
-    /// tensor cores of a GPU. The bits are those of a kind of processor, and do not depend on the
+    /// Activations are rounded to bf16, for the instructions of the processor: AMX-BF16, else
+    /// AVX-512-BF16, or the tensor cores of a GPU. The bits are those of a kind of processor, and do not depend on the
     /// batch, the threads and, on a CPU, the ranks.
     #[serde(alias = "bf16")]
     Native,
@@ -54,12 +54,10 @@ impl NativeSpeed {
     /// Returns an error if memory is short.
     pub fn measure() -> Result<Option<Self>, LoadError> {
         let tier = Tier::best();
-        if !tier.has_bf16_products() {
-            return Ok(None);
-        }
+        let Some(order) = tier.bf16_order() else { return Ok(None) };
         let portable = Matrix::zeroed(Format::Bf16, SIDE, SIDE, segments(Format::Bf16, SIDE))?;
         let native = Matrix::zeroed(Format::Bf16, SIDE, SIDE, segments(Format::Bf16, SIDE))?;
-        let native = native.in_bf16();
+        let native = native.in_bf16(order);
         let mut pool = ThreadPool::new(1);
         let mut out = vec![0.0; MEASURED_ROWS * SIDE];
         let x = vec![1.0; MEASURED_ROWS * SIDE];

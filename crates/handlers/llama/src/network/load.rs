@@ -5,7 +5,7 @@ use super::arithmetic::Arithmetic;
 use super::part::{Layer, Packed, Part, Partial, Tokens};
 use nsbridge_kernels::ThreadPool;
 use nsbridge_kernels::matrix::{Matrix, Source, segments};
-use nsbridge_kernels::simd::LANES;
+use nsbridge_kernels::simd::{Bf16Order, LANES};
 
 use crate::config::Config;
 use crate::error::LoadError;
@@ -83,7 +83,8 @@ impl Packing {
 
 /// Packer of the CPU's matrices, on all threads.
 pub(super) struct CpuPack {
-    arithmetic: Arithmetic,
+    /// Order of products in bf16, if there are any.
+    bf16_order: Option<Bf16Order>,
     tier: Tier,
     pool: ThreadPool,
 }
@@ -92,7 +93,11 @@ impl CpuPack {
     /// Uses the number of threads of all ranks in `setup`, or one for each core.
     pub(super) fn new(setup: &Setup, ranks: usize, tier: Tier) -> Self {
         let threads = setup.threads.unwrap_or_else(cores) / ranks;
-        Self { arithmetic: setup.arithmetic, tier, pool: ThreadPool::new(threads) }
+        let bf16_order = (setup.arithmetic == Arithmetic::Native).then(|| {
+            let order = setup.bf16_order.or_else(|| Tier::best().bf16_order());
+            order.unwrap_or(Bf16Order::Pairs)
+        });
+        Self { bf16_order, tier, pool: ThreadPool::new(threads) }
     }
 }
 
@@ -111,8 +116,8 @@ impl Pack for CpuPack {
         let Packing { format, rows, columns, .. } = shape;
         let matrix = Matrix::zeroed(format, rows, columns, shape.segments())?;
         let mut matrix = matrix.for_tier(self.tier);
-        if self.arithmetic == Arithmetic::Native {
-            matrix = matrix.in_bf16();
+        if let Some(order) = self.bf16_order {
+            matrix = matrix.in_bf16(order);
         }
         matrix.pack((&mut self.pool, self.tier), sources, place)?;
         if let Some(bias) = bias {

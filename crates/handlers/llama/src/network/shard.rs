@@ -109,7 +109,8 @@ impl Shard {
         let kv = self.kv.values.format();
         let own = [&self.embedding].into_iter().chain(&self.output);
         let mut matrices = own.chain(self.layers.iter().flat_map(Layer::matrices));
-        let products = if matrices.any(Matrix::is_in_bf16) { " products in bf16" } else { "" };
+        let order = matrices.find_map(Matrix::bf16_order);
+        let products = order.map_or_else(String::new, |order| format!(" products {order}"));
         format!("{:?} {} kv {kv:?}{products}", self.embedding.format(), layers.join(" "))
     }
 }

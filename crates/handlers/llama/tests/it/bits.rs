@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use nsbridge_llama::{
-    Arithmetic, Backend, BlockTable, Chunk, Format, KvFormat, Model, Setup, Tier,
+    Arithmetic, Backend, Bf16Order, BlockTable, Chunk, Format, KvFormat, Model, Setup, Tier,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -93,11 +93,12 @@ fn formats() -> impl Strategy<Value = Format> {
     prop::sample::select([&CONVERTED[..], STORED].concat())
 }
 
-/// Formats and arithmetic of a model, which determine its bits besides the files.
-type Formats = (Format, KvFormat, Arithmetic);
+/// Formats of a model and the order of products in bf16, if there are any: they determine its bits
+/// besides the files.
+type Formats = (Format, KvFormat, Option<Bf16Order>);
 
-fn arithmetics() -> impl Strategy<Value = Arithmetic> {
-    prop::sample::select(vec![Arithmetic::Portable, Arithmetic::Native])
+fn orders() -> impl Strategy<Value = Option<Bf16Order>> {
+    prop::sample::select(vec![None, Some(Bf16Order::Pairs), Some(Bf16Order::Blocks)])
 }
 
 type Bits = Vec<u32>;
@@ -129,17 +130,17 @@ fn alone(seed: u32, which: Which, formats: Formats) -> Vec<Bits> {
 
 fn open(
     which: Which,
-    (format, kv, arithmetic): Formats,
+    (format, kv, order): Formats,
     tier: Tier,
     (ranks, threads): (usize, usize),
 ) -> Model {
-    open_on(Backend::Cpu, which, (format, kv, arithmetic), tier, (ranks, threads))
+    open_on(Backend::Cpu, which, (format, kv, order), tier, (ranks, threads))
 }
 
 fn open_on(
     device: Backend,
     which: Which,
-    (format, kv, arithmetic): Formats,
+    (format, kv, order): Formats,
     tier: Tier,
     (ranks, threads): (usize, usize),
 ) -> Model {
@@ -147,7 +148,8 @@ fn open_on(
         device,
         ranks,
         threads: Some(threads),
-        arithmetic,
+        arithmetic: if order.is_some() { Arithmetic::Native } else { Arithmetic::Portable },
+        bf16_order: order,
         tier: Some(tier),
         format: CONVERTED.contains(&format).then_some(format),
         kv,
@@ -254,11 +256,11 @@ proptest! {
         format in formats(),
         kv in prop::sample::select(vec![KvFormat::F32, KvFormat::Bf16]),
         tier in prop::sample::select(Tier::available().collect::<Vec<_>>()),
-        arithmetic in arithmetics(),
+        order in orders(),
         threads in 1..4usize,
         steps in prop::collection::vec([event(), event(), event()], 1..14),
     ) {
-        let formats = (format, kv, arithmetic);
+        let formats = (format, kv, order);
         let mut model = open(Which::Usual, formats, tier, (1, threads));
         check(&mut model, Which::Usual, formats, &steps);
     }
@@ -268,11 +270,11 @@ proptest! {
         format in formats(),
         kv in prop::sample::select(vec![KvFormat::F32, KvFormat::Bf16]),
         ranks in prop::sample::select(vec![2usize, 4, 8]),
-        arithmetic in arithmetics(),
+        order in orders(),
         threads in 1..3usize,
         steps in prop::collection::vec([event(), event(), event()], 1..14),
     ) {
-        let formats = (format, kv, arithmetic);
+        let formats = (format, kv, order);
         let mut model = open(Which::Wide, formats, Tier::best(), (ranks, ranks * threads));
         check(&mut model, Which::Wide, formats, &steps);
     }
@@ -289,7 +291,7 @@ proptest! {
         order in 0..20u32,
         steps in prop::collection::vec([event(), event(), event()], 1..10),
     ) {
-        let formats = (format, kv, Arithmetic::Portable);
+        let formats = (format, kv, None);
         let which = if ranks == 1 { Which::Usual } else { Which::Wide };
         let device = emulators(ranks, order, Arithmetic::Portable);
         let mut model = open_on(device, which, formats, Tier::best(), (ranks, ranks));
@@ -301,9 +303,10 @@ proptest! {
 #[test]
 fn the_bits_are_those_of_this_version_of_the_arithmetic() {
     for (formats, expected) in [
-        ((Format::F32, KvFormat::F32, Arithmetic::Portable), 0xcb01_a212_6074_f86e_u64),
-        ((Format::Q8_0, KvFormat::Bf16, Arithmetic::Portable), 0xc647_f2a2_bccf_1080),
-        ((Format::Bf16, KvFormat::F32, Arithmetic::Native), 0x5fc9_57b2_5bf6_de8a),
+        ((Format::F32, KvFormat::F32, None), 0xcb01_a212_6074_f86e_u64),
+        ((Format::Q8_0, KvFormat::Bf16, None), 0xc647_f2a2_bccf_1080),
+        ((Format::Bf16, KvFormat::F32, Some(Bf16Order::Pairs)), 0x5fc9_57b2_5bf6_de8a),
+        ((Format::Bf16, KvFormat::F32, Some(Bf16Order::Blocks)), 0x71b1_6dc9_c622_1f41),
     ] {
         let all = alone(1, Which::Usual, formats);
         let mixed = all.iter().flatten().fold(0u64, |mixed, bits| {

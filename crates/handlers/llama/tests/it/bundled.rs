@@ -61,7 +61,7 @@ fn the_bundled_model_resumes_as_if_nothing_had_happened() {
 #[test]
 fn the_native_arithmetic_has_a_fingerprint_of_its_own_where_the_cpu_has_it() {
     let of = |arithmetic| AsyncHandler::fingerprint(&*tale(arithmetic)).unwrap();
-    let has_its_own = Tier::best().has_bf16_products();
+    let has_its_own = Tier::best().bf16_order().is_some();
     assert_eq!(of(Arithmetic::Native) != of(Arithmetic::Portable), has_its_own);
     let speed = NativeSpeed::measure().unwrap();
     assert_eq!(speed.map(|speed| speed.tier), has_its_own.then(Tier::best));

@@ -150,7 +150,7 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
         // Requests cost the same steps in any format, so the others do without these rows.
         let is_served = is_random && matches!(kind, Kind::Mix(_));
         let arithmetic = match name.ends_with(NATIVE) {
-            true if !Tier::best().has_bf16_products() => continue,
+            true if Tier::best().bf16_order().is_none() => continue,
             true => Arithmetic::Native,
             false => Arithmetic::Portable,
         };
