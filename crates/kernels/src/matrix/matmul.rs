@@ -95,6 +95,9 @@ impl Matrix {
         output: Output<'_>,
     ) {
         const WIDE: usize = kquants::BLOCK;
+        if rows == 0 {
+            return;
+        }
         let columns = self.columns;
         let QuantizationBuffers { values, scales, sums, wide_sums, pairs, run_values, run_scales } =
             buffers;
