@@ -158,6 +158,9 @@ fn check_tiers(
         let out: Vec<f32> =
             all.chunks(matrix.padded()).flat_map(|row| row[..rows].to_vec()).collect();
         prop_assert_eq!(bits(&out), bits(right), "{:?}", tier);
+        // A whole product may use other instructions.
+        let out = multiplied(tier, 2, matrix, x);
+        prop_assert_eq!(bits(&out), bits(right), "{:?}", tier);
     }
     Ok(())
 }
