@@ -74,9 +74,9 @@ impl<U: Unit> Operands for PairBlocks<'_, U> {
         let first = place.beside.start * self.width + place.segment * self.segment * beside;
         let pairs = &self.data[first * LANES..][..self.segment * beside * LANES];
         let mut runs: [&[u32]; R] = [&[]; R];
-        for r in 0..R {
-            let first = (run + r) * self.width + place.segment * self.segment;
-            runs[r] = &self.x[first * rows..][..self.segment * rows];
+        for (run, of_run) in (run..).zip(&mut runs) {
+            let first = run * self.width + place.segment * self.segment;
+            *of_run = &self.x[first * rows..][..self.segment * rows];
         }
         let x = Pairs { runs, rows, is_first: run == 0 };
         self.unit.segment::<R, T>(Weights { pairs, beside }, place.turn, x, sums);
@@ -110,7 +110,7 @@ impl Unit for Definition {
                             let of_x = &of_x[row * width..][..width];
                             let pairs = block.chunks(weights.beside);
                             let pairs = pairs.map(|tiles| tiles[turn + tile][lane]);
-                            *sum = add_pair_block(*sum, pairs.zip(of_x.iter().copied()));
+                            *sum = add_pair_block(*sum, &pairs.zip(of_x.iter().copied()));
                         }
                     }
                 }

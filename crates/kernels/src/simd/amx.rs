@@ -35,6 +35,11 @@ struct Palette {
 /// Tile registers of this thread. Until they are dropped, the thread's state is larger.
 pub(crate) struct Registers(PhantomData<*mut ()>);
 
+#[expect(
+    clippy::unused_self,
+    clippy::needless_pass_by_ref_mut,
+    reason = "the state is the processor's"
+)]
 impl Registers {
     /// Gives the registers their shapes, and fills them with zeros.
     ///

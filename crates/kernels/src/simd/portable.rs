@@ -116,7 +116,10 @@ pub(super) fn pair_product(pair: u32, x: u32, sum: f32) -> f32 {
 
 /// Adds the products of up to sixteen pairs of bf16 numbers with pairs of others to a sum, in the
 /// order of [`Bf16Order::Blocks`](super::Bf16Order::Blocks).
-pub(crate) fn add_pair_block(sum: f32, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> f32 {
+pub(crate) fn add_pair_block<P>(sum: f32, pairs: &P) -> f32
+where
+    P: Iterator<Item = (u32, u32)> + Clone,
+{
     let of = |half: fn(u32) -> u32| {
         pairs.clone().fold(0.0f32, |sum, (a, b)| {
             let [a, b] = [a, b].map(|pair| normal(f32::from_bits(half(pair))));
