@@ -175,10 +175,10 @@ impl Bf16Unit {
 }
 
 /// Blocks that the registers multiply at once, one in each register of sums.
-const AT_ONCE: usize = 2;
+const BLOCKS_AT_ONCE: usize = 2;
 
 /// Integer products of some blocks.
-type Counts = [[[i32; LANES]; MAX_ROWS]; AT_ONCE];
+type Counts = [[[i32; LANES]; MAX_ROWS]; BLOCKS_AT_ONCE];
 
 /// Activations in blocks of 32 bytes, run by run.
 #[derive(Clone, Copy)]
@@ -282,7 +282,7 @@ impl ByteBlocks<'_> {
         let x = &self.x.values[run * of_run..][..of_run];
         let of_x = &self.x.scales[run * self.blocks..][..self.blocks];
         let mut sums = [simd.splat(0.0); MAX_ROWS];
-        let mut counts = [[[[0; LANES]; MAX_ROWS]; AT_ONCE]; 2];
+        let mut counts = [[[[0; LANES]; MAX_ROWS]; BLOCKS_AT_ONCE]; 2];
         let count = self.segment / self.stretch;
         for stretch in place.segment * count..(place.segment + 1) * count {
             let at = place.beside.start * self.blocks
@@ -290,10 +290,10 @@ impl ByteBlocks<'_> {
             let weights = &self.values[at * TILE_BLOCK..][..self.stretch * TILE_BLOCK];
             let mut weights = weights.as_chunks::<TILE_BLOCK>().0;
             let of_weights = &self.scales[at * LANES..][..self.stretch * LANES];
-            let of_weights = of_weights.as_chunks::<LANES>().0.chunks(AT_ONCE);
+            let of_weights = of_weights.as_chunks::<LANES>().0.chunks(BLOCKS_AT_ONCE);
             let block = stretch * self.stretch;
             let mut x = &x[block * self.x.runs.rows * BLOCK..];
-            let of_x = of_x[block..][..self.stretch].chunks(AT_ONCE);
+            let of_x = of_x[block..][..self.stretch].chunks(BLOCKS_AT_ONCE);
             let [mut now, mut next] = counts.each_mut();
             self.count(&mut weights, &mut x, now);
             for (of_weights, of_x) in of_weights.zip(of_x) {
@@ -308,7 +308,7 @@ impl ByteBlocks<'_> {
         }
     }
 
-    /// Computes the integer products of the next blocks, up to [`AT_ONCE`].
+    /// Computes the integer products of the next blocks, up to [`BLOCKS_AT_ONCE`].
     #[inline(always)]
     fn count(&mut self, weights: &mut &[[i8; TILE_BLOCK]], x: &mut &[i8], counts: &mut Counts) {
         let [first, second] = counts;
