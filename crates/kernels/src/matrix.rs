@@ -16,6 +16,7 @@ mod operands;
 mod pack;
 mod pair_blocks;
 mod runs;
+mod store;
 mod tile;
 mod tile_interleave;
 mod tile_products;

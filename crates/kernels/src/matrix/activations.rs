@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use super::pair_blocks::PAIRS;
 use crate::kquants;
 use crate::q8::{self, TILE_BLOCK};
 use crate::rowwise::BLOCK;
 use crate::simd::{LANES, Simd, Work};
+
+/// Pairs of columns in a block of products in bf16.
+pub(super) const PAIRS: usize = 16;
 
 /// Rows in blocks, as [`InBlocks`](crate::rowwise::InBlocks) makes them.
 #[derive(Clone, Copy)]
@@ -249,4 +251,12 @@ pub(super) fn parts<'a, T, const M: usize>(
         parts[m] = &rows[m][stretch * len..][..len];
     }
     parts
+}
+
+/// Returns the first `len` numbers of a buffer, which grows if needed.
+pub(super) fn room<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+    &mut buffer[..len]
 }

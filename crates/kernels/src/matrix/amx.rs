@@ -3,9 +3,8 @@
 #![expect(unsafe_code, reason = "tile registers are loaded from addresses")]
 
 use super::Matrix;
-use super::activations::Quantized;
-use super::matmul::room;
-use super::pair_blocks::{PAIRS, Pairs, Unit, Weights};
+use super::activations::{PAIRS, Quantized, room};
+use super::pair_blocks::{Pairs, Unit, Weights};
 use super::runs::{MAX_ROWS, Operands, Place, Runs, Sums};
 use super::tile_interleave::TILES;
 use crate::disjoint_slice::DisjointSlice;

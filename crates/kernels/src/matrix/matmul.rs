@@ -2,12 +2,13 @@
 
 #![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
 
-use super::activations::{InPairBlocks, InPairs, Quantized};
+use super::activations::{InPairBlocks, InPairs, Quantized, room};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx::ByteRuns;
 use super::operands::{MAX_ROWS, groups};
 use super::runs::{MAX_ROWS as MAX_RUN, Runs};
-use super::tile::{self, Input, Multiply};
+use super::store::Store;
+use super::tile::{Input, Multiply};
 use super::{Data, Matrix};
 use crate::disjoint_slice::DisjointSlice;
 use crate::format::Format;
@@ -232,7 +233,7 @@ pub(super) struct Part<'a> {
     pub(super) epilogue: Epilogue,
 }
 
-impl tile::Store for Part<'_> {
+impl Store for Part<'_> {
     #[inline(always)]
     fn store(&mut self, row: usize, tile: usize, lanes: &Lanes) {
         let gated = matches!(self.epilogue, Epilogue::Gate);
@@ -245,12 +246,4 @@ impl tile::Store for Part<'_> {
             Epilogue::Set | Epilogue::Gate => out.copy_from_slice(lanes),
         }
     }
-}
-
-/// Returns the first `len` numbers of a buffer, which grows if needed.
-pub(super) fn room<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
-    if buffer.len() < len {
-        buffer.resize(len, T::default());
-    }
-    &mut buffer[..len]
 }

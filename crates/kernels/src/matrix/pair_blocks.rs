@@ -1,12 +1,10 @@
 //! Products in bf16 in the order of AMX's instruction: see [`Bf16Order`](crate::simd::Bf16Order).
 
 use super::Matrix;
+use super::activations::PAIRS;
 use super::runs::{Operands, Place, Runs, Sums};
 use super::tile_interleave::TILES;
 use crate::simd::{LANES, Simd, add_pair_block};
-
-/// Pairs of columns in a block.
-pub(super) const PAIRS: usize = 16;
 
 /// Pairs of weights of a segment's columns in a group of interleaved tiles, from the group's first
 /// tile on.

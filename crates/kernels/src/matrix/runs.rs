@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::tile::Store;
+use super::store::Store;
 use super::tile_interleave::TILES;
 use super::{Matrix, SEGMENTS};
 use crate::simd::{LANES, Lanes, Simd, Work};

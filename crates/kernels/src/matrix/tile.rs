@@ -13,6 +13,7 @@ use super::amx::{Bf16Unit, ByteBlocks, ByteRuns};
 use super::operands::{Blocks32, Bytes, Floats, Kind, MAX_ROWS, Pairs, Superblocks, groups};
 use super::pair_blocks::{Definition, PairBlocks};
 use super::runs::{self, RunProducts, Runs};
+use super::store::Store;
 use super::tile_interleave::TILES;
 use super::tile_products::Products;
 use super::{Data, Matrix, SEGMENTS};
@@ -32,12 +33,6 @@ pub(crate) enum Input<'a> {
     ByteRuns(ByteRuns<'a>),
     /// `[rows, columns]` in blocks of 256.
     Wide(Quantized<'a, i16>),
-}
-
-/// Epilogue of a product, called with 16 outputs of one row of activations.
-pub(crate) trait Store {
-    /// Stores one tile's outputs for a row. It must be always inlined: see [`Work`].
-    fn store(&mut self, row: usize, tile: usize, lanes: &Lanes);
 }
 
 /// Tiles to multiply, tiles that are interleaved with them, first row of activations.
