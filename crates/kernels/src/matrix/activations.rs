@@ -35,9 +35,7 @@ impl Work for InPairs<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         if self.rows == 1 {
-            for (pair, x) in self.out.iter_mut().zip(self.x.as_chunks().0) {
-                *pair = rounded(x);
-            }
+            round_all(self.out, self.x.as_chunks().0);
             return;
         }
         let width = self.out.len() / self.rows;
@@ -47,9 +45,7 @@ impl Work for InPairs<'_> {
             for row in 0..self.rows {
                 let x = &self.x[row * self.stride + 2 * first..][..2 * count];
                 let mut run = [0; LANES];
-                for (pair, x) in run.iter_mut().zip(x.as_chunks::<2>().0) {
-                    *pair = rounded(x);
-                }
+                round_all(&mut run, x.as_chunks().0);
                 for (at, pair) in run[..count].iter().enumerate() {
                     self.out[(first + at) * self.rows + row] = *pair;
                 }
@@ -79,13 +75,11 @@ impl Work for InPairBlocks<'_> {
                 let width = block.len() / self.rows;
                 for (row, out) in block.chunks_exact_mut(width).enumerate() {
                     let x = self.x[row * self.stride + 2 * first..][..2 * width].as_chunks().0;
-                    // With the length known here, the loop is vectorized.
-                    if let (Some(out), Some(x)) = (out.as_mut_array(), x.as_array()) {
-                        whole_block(out, x);
-                        continue;
-                    }
-                    for (pair, x) in out.iter_mut().zip(x) {
-                        *pair = rounded(x);
+                    if width == PAIRS {
+                        // With the length known here, the loop is vectorized.
+                        round_all(&mut out[..PAIRS], &x[..PAIRS]);
+                    } else {
+                        round_all(out, x);
                     }
                 }
                 first += width;
@@ -94,8 +88,9 @@ impl Work for InPairBlocks<'_> {
     }
 }
 
+/// Rounds pairs of numbers, as many as both slices have.
 #[inline(always)]
-fn whole_block(out: &mut [u32; PAIRS], x: &[[f32; 2]; PAIRS]) {
+fn round_all(out: &mut [u32], x: &[[f32; 2]]) {
     for (pair, x) in out.iter_mut().zip(x) {
         *pair = rounded(x);
     }

@@ -6,7 +6,7 @@ use super::Matrix;
 use super::activations::{PAIRS, Quantized, room};
 use super::pair_blocks::{Pairs, Unit, Weights};
 use super::runs::{MAX_ROWS, Operands, Place, Runs, Sums};
-use super::tile_interleave::TILES;
+use super::tile_interleave::{TILES, TileInterleave};
 use crate::disjoint_slice::DisjointSlice;
 use crate::prefetch::{distance, prefetch_ahead};
 use crate::q8::TILE_BLOCK;
@@ -50,24 +50,27 @@ impl Unit for Bf16Unit {
     fn segment<const R: usize, const T: usize>(
         &mut self,
         weights: Weights<'_>,
-        turn: usize,
         x: Pairs<'_, R>,
         sums: &mut [Sums; TILES],
     ) {
         let Pairs { runs, rows, is_first } = x;
         let count = runs[0].len() / rows;
-        assert!(rows == self.rows && R * T <= TILES && turn + T <= weights.beside);
-        assert!(weights.pairs.len() >= count * weights.beside * LANES);
+        assert!(rows == self.rows && R * T <= TILES && T <= weights.beside && count > 0);
+        assert!(weights.pairs.len() >= ((count - 1) * weights.beside + T) * LANES);
         let mut from = [std::ptr::null(); R];
         for r in 0..R {
             assert!(runs[r].len() == count * rows);
             from[r] = runs[r].as_ptr().cast::<u8>();
         }
-        let mut at = weights.pairs[turn * LANES..].as_ptr().cast::<u8>();
+        let mut at = weights.pairs.as_ptr().cast::<u8>();
         let stride = weights.beside * ROW_BYTES;
         // The first runs read the weights from memory.
         let distance = if is_first { distance() } else { 0 };
-        self.zero(R * T);
+        let registers = &mut self.registers;
+        registers.zero::<0>();
+        registers.zero::<1>();
+        registers.zero::<2>();
+        registers.zero::<3>();
         // SAFETY: the segment of each run and tile lies within the slices, as was checked, and the
         // registers have the shapes of a block and of the rest.
         unsafe {
@@ -91,41 +94,16 @@ impl Unit for Bf16Unit {
                 self.block::<R, T, X_REST, WEIGHTS_REST>(from, 4 * rest, at, stride);
             }
         }
-        self.store(R * T, sums);
+        let [first, second, third, fourth] = sums;
+        let registers = &mut self.registers;
+        registers.store::<0, f32>(first);
+        registers.store::<1, f32>(second);
+        registers.store::<2, f32>(third);
+        registers.store::<3, f32>(fourth);
     }
 }
 
 impl Bf16Unit {
-    #[inline(always)]
-    fn zero(&mut self, count: usize) {
-        let registers = &mut self.registers;
-        registers.zero::<0>();
-        if count > 1 {
-            registers.zero::<1>();
-        }
-        if count > 2 {
-            registers.zero::<2>();
-        }
-        if count > 3 {
-            registers.zero::<3>();
-        }
-    }
-
-    #[inline(always)]
-    fn store(&mut self, count: usize, sums: &mut [Sums; TILES]) {
-        let registers = &mut self.registers;
-        registers.store::<0, f32>(&mut sums[0]);
-        if count > 1 {
-            registers.store::<1, f32>(&mut sums[1]);
-        }
-        if count > 2 {
-            registers.store::<2, f32>(&mut sums[2]);
-        }
-        if count > 3 {
-            registers.store::<3, f32>(&mut sums[3]);
-        }
-    }
-
     /// Adds the products of a block of columns.
     ///
     /// # Safety
@@ -237,6 +215,7 @@ pub(super) struct ByteBlocks<'a> {
     blocks: usize,
     segment: usize,
     stretch: usize,
+    interleave: TileInterleave,
     registers: Registers,
 }
 
@@ -251,7 +230,8 @@ impl<'a> ByteBlocks<'a> {
         let sums = (x.runs.rows, ROW_BYTES);
         let (of_x, weights) = ((x.runs.rows, BLOCK), (BLOCK / 4, ROW_BYTES));
         let shapes = [sums, sums, sums, sums, of_x, weights, of_x, weights];
-        Self { values, scales, x, blocks, segment, stretch, registers: Registers::new(shapes) }
+        let (interleave, registers) = (matrix.interleave, Registers::new(shapes));
+        Self { values, scales, x, blocks, segment, stretch, interleave, registers }
     }
 }
 
@@ -260,13 +240,14 @@ impl Operands for ByteBlocks<'_> {
     fn segment<I: Simd, const R: usize, const T: usize>(
         &mut self,
         simd: I,
-        place: &Place,
+        place: Place,
         run: usize,
         sums: &mut [Sums; TILES],
     ) {
         for r in 0..R {
             for t in 0..T {
-                self.tile(simd, place, t, run + r, &mut sums[r * T + t]);
+                let place = Place { tile: place.tile + t, ..place };
+                self.tile(simd, place, run + r, &mut sums[r * T + t]);
             }
         }
     }
@@ -275,8 +256,7 @@ impl Operands for ByteBlocks<'_> {
 impl ByteBlocks<'_> {
     /// Computes the sums of a segment of one tile for a run.
     #[inline(always)]
-    fn tile<I: Simd>(&mut self, simd: I, place: &Place, tile: usize, run: usize, out: &mut Sums) {
-        let beside = place.beside.len();
+    fn tile<I: Simd>(&mut self, simd: I, place: Place, run: usize, out: &mut Sums) {
         let of_run = self.blocks * self.x.runs.rows * BLOCK;
         let x = &self.x.values[run * of_run..][..of_run];
         let of_x = &self.x.scales[run * self.blocks..][..self.blocks];
@@ -284,8 +264,7 @@ impl ByteBlocks<'_> {
         let mut counts = [[[[0; LANES]; MAX_ROWS]; BLOCKS_AT_ONCE]; 2];
         let count = self.segment / self.stretch;
         for stretch in place.segment * count..(place.segment + 1) * count {
-            let at = place.beside.start * self.blocks
-                + (stretch * beside + place.turn + tile) * self.stretch;
+            let at = self.interleave.before(place.tile, stretch) * self.stretch;
             let weights = &self.values[at * TILE_BLOCK..][..self.stretch * TILE_BLOCK];
             let mut weights = weights.as_chunks::<TILE_BLOCK>().0;
             let of_weights = &self.scales[at * LANES..][..self.stretch * LANES];

@@ -3,15 +3,15 @@
 use super::Matrix;
 use super::activations::PAIRS;
 use super::runs::{Operands, Place, Runs, Sums};
-use super::tile_interleave::TILES;
+use super::tile_interleave::{TILES, TileInterleave};
 use crate::simd::{LANES, Simd, add_pair_block};
 
-/// Pairs of weights of a segment's columns in a group of interleaved tiles, from the group's first
-/// tile on.
+/// Pairs of weights of a segment's columns in some interleaved tiles, from the first of them to the
+/// last one's last pair.
 #[derive(Clone, Copy)]
 pub(super) struct Weights<'a> {
     pub(super) pairs: &'a [u32],
-    /// Number of tiles in the group.
+    /// Number of tiles in the group, whose pairs of the same columns are beside each other.
     pub(super) beside: usize,
 }
 
@@ -30,11 +30,10 @@ pub(super) trait Unit {
     /// Prepares products of runs of `rows` rows with segments of `pairs` pairs.
     fn new(rows: usize, pairs: usize) -> Self;
 
-    /// Computes the sums of `T` tiles from `turn` on: those of the first run, then those of the second.
+    /// Computes the sums of `T` tiles: those of the first run, then those of the second.
     fn segment<const R: usize, const T: usize>(
         &mut self,
         weights: Weights<'_>,
-        turn: usize,
         x: Pairs<'_, R>,
         sums: &mut [Sums; TILES],
     );
@@ -44,6 +43,7 @@ pub(super) trait Unit {
 pub(super) struct PairBlocks<'a, U> {
     data: &'a [u32],
     x: &'a [u32],
+    interleave: TileInterleave,
     /// Pairs in a row, and in a segment.
     width: usize,
     segment: usize,
@@ -55,7 +55,8 @@ impl<'a, U: Unit> PairBlocks<'a, U> {
     pub(super) fn new(matrix: &Matrix, data: &'a [u32], x: &'a [u32], runs: Runs) -> Self {
         let width = matrix.columns / 2;
         let segment = width / matrix.segments;
-        Self { data, x, width, segment, runs, unit: U::new(runs.rows, segment) }
+        let (interleave, unit) = (matrix.interleave, U::new(runs.rows, segment));
+        Self { data, x, interleave, width, segment, runs, unit }
     }
 }
 
@@ -64,20 +65,22 @@ impl<U: Unit> Operands for PairBlocks<'_, U> {
     fn segment<I: Simd, const R: usize, const T: usize>(
         &mut self,
         _: I,
-        place: &Place,
+        place: Place,
         run: usize,
         sums: &mut [Sums; TILES],
     ) {
-        let (beside, Runs { rows, .. }) = (place.beside.len(), self.runs);
-        let first = place.beside.start * self.width + place.segment * self.segment * beside;
-        let pairs = &self.data[first * LANES..][..self.segment * beside * LANES];
+        let (segment, Runs { rows, .. }) = (self.segment, self.runs);
+        let beside = self.interleave.beside(place.tile).len();
+        // A stretch is a pair of columns.
+        let first = self.interleave.before(place.tile, place.segment * segment);
+        let pairs = &self.data[first * LANES..][..((segment - 1) * beside + T) * LANES];
         let mut runs: [&[u32]; R] = [&[]; R];
         for (run, of_run) in (run..).zip(&mut runs) {
-            let first = run * self.width + place.segment * self.segment;
-            *of_run = &self.x[first * rows..][..self.segment * rows];
+            let first = run * self.width + place.segment * segment;
+            *of_run = &self.x[first * rows..][..segment * rows];
         }
         let x = Pairs { runs, rows, is_first: run == 0 };
-        self.unit.segment::<R, T>(Weights { pairs, beside }, place.turn, x, sums);
+        self.unit.segment::<R, T>(Weights { pairs, beside }, x, sums);
     }
 }
 
@@ -92,7 +95,6 @@ impl Unit for Definition {
     fn segment<const R: usize, const T: usize>(
         &mut self,
         weights: Weights<'_>,
-        turn: usize,
         x: Pairs<'_, R>,
         sums: &mut [Sums; TILES],
     ) {
@@ -107,7 +109,7 @@ impl Unit for Definition {
                             let width = of_x.len() / x.rows;
                             let of_x = &of_x[row * width..][..width];
                             let pairs = block.chunks(weights.beside);
-                            let pairs = pairs.map(|tiles| tiles[turn + tile][lane]);
+                            let pairs = pairs.map(|tiles| tiles[tile][lane]);
                             *sum = add_pair_block(*sum, &pairs.zip(of_x.iter().copied()));
                         }
                     }

@@ -38,13 +38,11 @@ impl Runs {
     }
 }
 
-/// Segment of some of a group of interleaved tiles.
-#[derive(Clone)]
+/// Segment of some tiles of one group of interleaved ones.
+#[derive(Clone, Copy)]
 pub(super) struct Place {
-    /// Tiles of the group.
-    pub(super) beside: Range<usize>,
-    /// Number of tiles of the group before the first one that is multiplied.
-    pub(super) turn: usize,
+    /// First of the tiles.
+    pub(super) tile: usize,
     pub(super) segment: usize,
 }
 
@@ -55,7 +53,7 @@ pub(super) trait Operands {
     fn segment<I: Simd, const R: usize, const T: usize>(
         &mut self,
         simd: I,
-        place: &Place,
+        place: Place,
         run: usize,
         sums: &mut [Sums; TILES],
     );
@@ -77,28 +75,26 @@ impl<O: Operands, S: Store> Work for RunProducts<'_, O, S> {
         let sums = &mut sums;
         let mut tile = self.tiles.start;
         while tile < self.tiles.end {
-            let beside = self.matrix.interleave.beside(tile);
-            let tiles = tile..self.tiles.end.min(beside.end);
+            let end = self.tiles.end.min(self.matrix.interleave.beside(tile).end);
             // Two runs with two tiles need the fewest loads.
             for run in (0..self.runs.count - 1).step_by(2) {
-                for tile in tiles.clone().step_by(2) {
-                    let place = (tile..tiles.end.min(tile + 2), beside.clone());
-                    match place.0.len() {
-                        1 => self.runs::<I, 2, 1>(simd, place, run, sums),
-                        _ => self.runs::<I, 2, 2>(simd, place, run, sums),
+                for tile in (tile..end).step_by(2) {
+                    match end - tile {
+                        1 => self.runs::<I, 2, 1>(simd, tile, run, sums),
+                        _ => self.runs::<I, 2, 2>(simd, tile, run, sums),
                     }
                 }
             }
             if self.runs.count % 2 == 1 {
-                let (run, place) = (self.runs.count - 1, (tiles.clone(), beside.clone()));
-                match tiles.len() {
-                    1 => self.runs::<I, 1, 1>(simd, place, run, sums),
-                    2 => self.runs::<I, 1, 2>(simd, place, run, sums),
-                    3 => self.runs::<I, 1, 3>(simd, place, run, sums),
-                    _ => self.runs::<I, 1, TILES>(simd, place, run, sums),
+                let run = self.runs.count - 1;
+                match end - tile {
+                    1 => self.runs::<I, 1, 1>(simd, tile, run, sums),
+                    2 => self.runs::<I, 1, 2>(simd, tile, run, sums),
+                    3 => self.runs::<I, 1, 3>(simd, tile, run, sums),
+                    _ => self.runs::<I, 1, TILES>(simd, tile, run, sums),
                 }
             }
-            tile = tiles.end;
+            tile = end;
         }
     }
 }
@@ -109,22 +105,19 @@ impl<O: Operands, S: Store> RunProducts<'_, O, S> {
     fn runs<I: Simd, const R: usize, const T: usize>(
         &mut self,
         simd: I,
-        (tiles, beside): (Range<usize>, Range<usize>),
+        tile: usize,
         run: usize,
         sums: &mut SegmentSums,
     ) {
-        let turn = tiles.start - beside.start;
-        let mut place = Place { beside, turn, segment: 0 };
         for (segment, sums) in sums.iter_mut().enumerate().take(self.matrix.segments) {
-            place.segment = segment;
-            self.operands.segment::<I, R, T>(simd, &place, run, sums);
+            self.operands.segment::<I, R, T>(simd, Place { tile, segment }, run, sums);
         }
         for r in 0..R {
             let first = self.runs.first(run + r);
             // Rows that the run before has too are stored once.
             for m in (run + r) * self.runs.rows - first..self.runs.rows {
                 for t in 0..T {
-                    self.end(simd, first + m, tiles.start + t, sums, (r * T + t, m));
+                    self.end(simd, first + m, tile + t, sums, (r * T + t, m));
                 }
             }
         }

@@ -28,8 +28,8 @@ pub enum Arithmetic {
     #[serde(alias = "exact")]
     Portable,
     /// Activations are rounded to bf16, for the instructions of the processor: AMX-BF16, else
-    /// AVX-512-BF16, or the tensor cores of a GPU. The bits are those of a kind of processor, and do not depend on the
-    /// batch, the threads and, on a CPU, the ranks.
+    /// AVX-512-BF16, or the tensor cores of a GPU. The bits are those of a kind of processor, and do
+    /// not depend on the batch, the threads and, on a CPU, the ranks.
     #[serde(alias = "bf16")]
     Native,
 }
